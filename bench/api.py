@@ -158,21 +158,15 @@ def server() -> None:
 
 async def serve() -> None:
     from bench.placement import world
-    from outlive.api.app import ApiDeps, create_app
-    from outlive.api.auth import Identity, Role, Tokens
-    from outlive.api.server import serving
-    from outlive.base import garbage
-    from outlive.base.clock import SystemClock
-    from outlive.base.ids import SystemIds
-    from outlive.base.logging import configure_logging
-    from outlive.base.random import Random
-    from outlive.placement.service import PlacementService
+    from outlive.api import ApiDeps, Identity, Role, Tokens, create_app, serve_app
+    from outlive.base import Random, SystemClock, SystemIds, configure_logging, freeze_objects, limit_collections
+    from outlive.placement import PlacementService
     from outlive.resources import ObjectMeta, VirtualMachine
-    from outlive.runtime.metrics import Metrics
-    from outlive.store.memory import MemoryStore
+    from outlive.runtime import Metrics
+    from outlive.store import MemoryStore
 
     configure_logging(level="warning")
-    garbage.spare()  # as outlive up does
+    limit_collections()  # as outlive up does
     clock, metrics = SystemClock(), Metrics()
     store = MemoryStore(clock, SystemIds())
     await store.create(VirtualMachine(metadata=ObjectMeta(name="vm-000")))
@@ -189,10 +183,10 @@ async def serve() -> None:
             placement=service,
         )
     )
-    async with serving(app, "127.0.0.1", 0) as server:
-        garbage.settle()
+    async with serve_app(app, "127.0.0.1", 0) as server:
+        freeze_objects()
         print(server.url.rpartition(":")[2], flush=True)
-        await server.until_stopped()
+        await server.wait_until_stopped()
 
 
 if __name__ == "__main__":

@@ -18,11 +18,10 @@ from pathlib import Path
 import msgspec
 
 from bench.figures import Figure
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SystemIds
-from outlive.drivers.backup_files import BackupSource, write_backup
+from outlive.base import SystemClock, SystemIds
+from outlive.drivers import BackupSource, write_backup
 from outlive.resources import Hypervisor
-from outlive.store.sqlite.store import SqliteStore
+from outlive.store.sqlite import SqliteStore
 
 VMS, HOSTS, ZONES = 100_000, 5_000, 3
 PAUSE_S = 0.002

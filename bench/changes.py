@@ -10,20 +10,25 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bench.figures import Figure
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SystemIds
-from outlive.base.random import Random
-from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
-from outlive.commitments.settings import CommitmentSettings, GroupSettings, RamSettings
-from outlive.failover.config import FailoverConfig
-from outlive.failover.ports import Inline
-from outlive.placement.request import HYPERVISOR_TYPE
+from outlive.base import Random, SystemClock, SystemIds
+from outlive.commitments import (
+    Batch,
+    CommitmentRequest,
+    CommitmentSettings,
+    GroupSettings,
+    ProjectRequest,
+    RamSettings,
+    ResourceRequest,
+)
+from outlive.failover import FailoverConfig, Inline
+from outlive.placement import HYPERVISOR_TYPE
 from outlive.resources import (
     ZONE_LABEL,
     Amounts,
     CommitmentChange,
     CommittedResource,
     Condition,
+    DomainCapabilities,
     Flavor,
     FlavorSpec,
     Hypervisor,
@@ -31,9 +36,7 @@ from outlive.resources import (
     ObjectMeta,
     Resource,
 )
-from outlive.resources.hosts import DomainCapabilities
-from outlive.roles.settings import RoleSettings
-from outlive.roles.up import Ports, UpRole
+from outlive.roles import Ports, RoleSettings, UpRole
 from outlive.store import Store, list_all
 from outlive.store.sqlite import SqliteStore
 
@@ -116,7 +119,7 @@ async def _measured(folder: Path) -> tuple[list[float], list[float]]:
     made = UpRole(store, SETTINGS, Ports(computer=Inline()), identity="bench", clock=clock, random=random, ids=ids)
     await made.prepare()
     running = asyncio.create_task(made.run())
-    while made.ready() or len(made.commitments.view.groups()) < GROUPS:  # noqa: ASYNC110 - there is no event for it
+    while made.explain_unready() or len(made.commitments.view.groups_by_name()) < GROUPS:  # noqa: ASYNC110 - there is no event for it
         await asyncio.sleep(0.2)
     answered: list[float] = []
     applied: list[float] = []

@@ -10,29 +10,37 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from bench.figures import Figure, median_seconds
-from outlive.base import garbage
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SystemIds
-from outlive.base.random import Random
-from outlive.commitments.capacity import CapacityTable, EngineProbe
-from outlive.commitments.controllers.capacity import CAPACITY, CapacityController
-from outlive.commitments.controllers.quota import EVERYTHING, QuotaController
-from outlive.commitments.liquid import encode
-from outlive.commitments.reports import Offer, usage_report
-from outlive.commitments.running_vms import RunningVms
-from outlive.commitments.settings import CommitmentSettings, GroupSettings
-from outlive.commitments.state import Commitment, spec_of
-from outlive.commitments.units import GroupUnit
-from outlive.commitments.usage import UsageInput, UsageResult, assign, usage_vms
-from outlive.commitments.view import CommitmentInformers, CommitmentView, commitment_indexes, slot_indexes
-from outlive.commitments.vm_table import VmTable
-from outlive.placement.engine import Engine
-from outlive.placement.flavor_groups import groups_by_flavor
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.vms import VmList, VmView
+from outlive.base import Random, SystemClock, SystemIds, freeze_objects, limit_collections
+from outlive.commitments import (
+    BY_PROJECT,
+    CapacityTable,
+    Commitment,
+    CommitmentInformers,
+    CommitmentSettings,
+    CommitmentView,
+    EngineProbe,
+    GroupSettings,
+    GroupUnit,
+    Offer,
+    RunningVms,
+    UsageInput,
+    UsageResult,
+    VmTable,
+    assign,
+    commitment_indexes,
+    encode,
+    project_of,
+    slot_indexes,
+    spec_of,
+    usage_report,
+    usage_vms,
+)
+from outlive.commitments.controllers import CAPACITY, EVERYTHING, CapacityController, QuotaController
+from outlive.placement import Engine, Fleet, PipelineTable, VmList, VmView, groups_by_flavor
 from outlive.resources import (
+    ZONE_LABEL,
     Amounts,
+    CommitmentChange,
     CommittedResource,
     CommittedResourceStatus,
     Condition,
@@ -50,11 +58,8 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
-from outlive.resources.meta import ZONE_LABEL
-from outlive.runtime.informer import Informer
-from outlive.runtime.metrics import Metrics
-from outlive.runtime.units import Duration
-from outlive.store.memory import MemoryStore
+from outlive.runtime import Duration, Informer, Metrics
+from outlive.store import MemoryStore
 
 HOSTS, VMS, GROUPS, ZONES = 5_000, 100_000, 30, 3
 SIZES = (4, 8, 16, 32, 64)
@@ -158,7 +163,7 @@ class Servers:
 async def _controllers() -> list[Figure]:
     """The controllers of capacity and of quota on a store, from a change to the objects, and what the loop is kept
     from meanwhile. Every host takes every group."""
-    garbage.spare()
+    limit_collections()
     clock, wanted = SystemClock(), groups(shared=True)
     store = MemoryStore(clock, SystemIds())
     store.load(
@@ -178,7 +183,8 @@ async def _controllers() -> list[Figure]:
         hypervisors=informer(Hypervisor),
         groups=informer(FlavorGroup),
         capacities=informer(FlavorGroupCapacity),
-        quotas=informer(ProjectQuota),
+        quotas=informer(ProjectQuota, {BY_PROJECT: project_of}),
+        changes=informer(CommitmentChange),
     )
     fleet = Fleet()
     informers.hypervisors.subscribe(lambda old, new: fleet.upsert_host(new) if new is not None else None)
@@ -196,17 +202,17 @@ async def _controllers() -> list[Figure]:
     )
     settings = CommitmentSettings(capacity_min_reconcile_interval=Duration(0.001))
     table = VmTable(informer(VirtualMachine), servers, clock=clock)
-    view, metrics = CommitmentView(informers, table), Metrics("bench_")
+    view, metrics = CommitmentView(informers, table, fleet), Metrics("bench_")
     capacity = CapacityController(
-        store, view, Engine(fleet, PipelineTable.shipped()), settings, offload=asyncio.to_thread, clock=clock
+        store, view, Engine(fleet, PipelineTable.with_shipped()), settings, offload=asyncio.to_thread, clock=clock
     )
     quota = QuotaController(store, view, settings, clock=clock, metrics=metrics)
     table.follow(capacity.on_vm)
-    table.follow(quota.of_vm)
-    running = [asyncio.create_task(one.run()) for one in informers.all()]
-    for one in informers.all():
+    table.follow(quota.keys_of_vm)
+    running = [asyncio.create_task(one.run()) for one in informers.list_all()]
+    for one in informers.list_all():
         await one.wait_synced()
-    garbage.settle()
+    freeze_objects()
     turns = Turns()
     watching = asyncio.create_task(turns.watch())
     await asyncio.sleep(TICK_S)
@@ -311,19 +317,17 @@ def _capacity(what: str, *, shared: bool) -> list[Figure]:
         VmView(id=f"vm-{n}", host="", zone=f"zone-{n % ZONES}", flavor=wanted[n % GROUPS].flavors[n % 5].name)
         for n in range(VMS)
     ]
-    pipelines = PipelineTable.shipped()
+    pipelines = PipelineTable.with_shipped()
     begun = time.perf_counter()
     running = RunningVms(vms)
-    table = CapacityTable(
-        fleet, EngineProbe(Engine(fleet, pipelines), total=lambda group: GENERAL, placeable=lambda group: GENERAL)
-    )
+    table = CapacityTable(fleet, EngineProbe(Engine(fleet, pipelines), total=GENERAL, placeable=GENERAL))
     found = table.refresh(wanted)
     nothing = time.perf_counter() - begun
     assert len(found) == GROUPS * ZONES
     assert not any(one.failed for one in found.values())
     took: list[float] = []
     for turn in range(REFRESHES):
-        host = fleet.host(f"host-{turn * 7:05d}")
+        host = fleet.find_host(f"host-{turn * 7:05d}")
         assert host is not None
         assert host.status.allocation is not None
         more = host.status.allocation + Amounts(cpu=1_000, memory=4 * GIB)

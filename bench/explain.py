@@ -13,16 +13,17 @@ import msgspec
 
 from bench.failover_cloud import GIB, ZONE, Cloud, vm_view
 from bench.figures import Figure
-from outlive.failover.analysis.explain.fleet import explain_fleet
-from outlive.failover.analysis.explain.model import Answer, Answers, State
-from outlive.failover.analysis.explain.placement import answer_of
-from outlive.failover.analysis.explain.vm import Explainer
-from outlive.failover.calls import Caller
-from outlive.failover.model import HostView, SlotView
-from outlive.failover.offers import free_capacity
+from outlive.failover import Caller, HostView, ResolvedSize, SlotView, free_capacity
+from outlive.failover.analysis.explain import (
+    AnswerSource,
+    ExplainedFleet,
+    Explainer,
+    PlacementAnswer,
+    answer_of,
+    explain_fleet,
+)
 from outlive.failover.planner.plan import plan
-from outlive.failover.sizes import ResolvedSize
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 from outlive.resources import (
     Amounts,
     FailoverStatus,
@@ -36,13 +37,13 @@ HOSTS, VMS, QUESTIONS = 5_000, 100_000, 40
 SHOWN = 20
 
 
-class _Asked(Answers):
+class _Asked(AnswerSource):
     """Placement's answers, asked anew each time."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
 
-    def of(self, vm: VmView, size: ResolvedSize) -> Answer:
+    def find_answer(self, vm: VmView, size: ResolvedSize) -> PlacementAnswer:
         return answer_of(self._cloud.engine, Caller(), vm, size)
 
 
@@ -52,7 +53,7 @@ def measure() -> list[Figure]:
     for slot in slots:
         cloud.fleet.upsert_reservation(reservation(slot))
     odd = uncovered(cloud)
-    state = State(
+    state = ExplainedFleet(
         vms=(*cloud.vms, *odd),
         required={**cloud.required, **dict.fromkeys((vm.id for vm in odd), 2)},
         slots=slots,
@@ -92,12 +93,12 @@ class _Remembered(_Asked):
 
     def __init__(self, cloud: Cloud) -> None:
         super().__init__(cloud)
-        self._known: dict[object, Answer] = {}
+        self._known: dict[object, PlacementAnswer] = {}
 
-    def of(self, vm: VmView, size: ResolvedSize) -> Answer:
+    def find_answer(self, vm: VmView, size: ResolvedSize) -> PlacementAnswer:
         key = (vm.host, vm.flavor, vm.zone, size, tuple(vm.extra_specs.items()))
         if key not in self._known:
-            self._known[key] = super().of(vm, size)
+            self._known[key] = super().find_answer(vm, size)
         return self._known[key]
 
 

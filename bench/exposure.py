@@ -15,13 +15,11 @@ from typing import Final
 import msgspec
 
 from bench.figures import Figure
-from outlive.base.random import Random
-from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Need, Offer
-from outlive.failover.planner.assign import AssignInput, assign
-from outlive.failover.planner.selection import Missing, SelectInput, SelectResult, select
-from outlive.failover.sizes import resolve_size
-from outlive.placement.vms import VmView
+from outlive.base import Random
+from outlive.failover import SlotView, resolve_size
+from outlive.failover.planner import AssignInput, Missing, Need, PlacementOffer, SelectInput, SelectResult, select
+from outlive.failover.planner.assign import assign
+from outlive.placement import VmView
 
 GIB: Final = 2**30
 K: Final = 2
@@ -147,7 +145,7 @@ def _select(fleet: Fleet, *, limit: int, cycle: int = 1, draw: float = 0.0) -> S
 def _given(fleet: Fleet, chosen: Sequence[Missing]) -> Fleet:
     """After these have been served together."""
     views = {vm.id: vm for vm in fleet.vms}
-    offer = {"c": Offer(hosts=fleet.hosts)}
+    offer = {"c": PlacementOffer(hosts=fleet.hosts)}
     result = assign(
         AssignInput(
             slots=fleet.slots,

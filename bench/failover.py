@@ -16,7 +16,8 @@ from bench.failover_cloud import Cloud
 from bench.failover_events import events
 from bench.failover_live import live
 from bench.figures import Figure, median_seconds
-from outlive.failover.check import CheckInput, check
+from outlive.failover import CheckInput
+from outlive.failover.check import check
 
 
 def measure() -> list[Figure]:

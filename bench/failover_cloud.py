@@ -5,20 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from outlive.base.random import Random
-from outlive.failover.calls import Caller
-from outlive.failover.offers import InProcessPlacement, Offers, claim_of, free_capacity, gather_offers
-from outlive.failover.planner.plan import PlanInput, PlanResult, plan
-from outlive.failover.sizes import resolve_size
-from outlive.placement.engine import Engine
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.ranking import Ranking
-from outlive.placement.request import PlacementRequest
-from outlive.placement.vms import VmView
-from outlive.resources import Amounts, Hypervisor
-from outlive.resources.hosts import DomainCapabilities, HypervisorStatus
-from outlive.resources.meta import ZONE_LABEL, ObjectMeta
+from outlive.base import Random
+from outlive.failover import Caller, InProcessPlacement, Offers, claim_of, free_capacity, gather_offers, resolve_size
+from outlive.failover.planner import PlanInput, PlanResult
+from outlive.failover.planner.plan import plan
+from outlive.placement import Engine, Fleet, PipelineTable, PlacementRequest, Ranking, VmView
+from outlive.resources import ZONE_LABEL, Amounts, DomainCapabilities, Hypervisor, HypervisorStatus, ObjectMeta
 
 GIB = 2**30
 ZONE = "z1"
@@ -44,7 +36,7 @@ class Cloud:
             used[vm.host] += vm.cpu_milli
         for name in self.names:
             self.fleet.upsert_host(hypervisor(name, used[name]))
-        self.engine = Engine(self.fleet, PipelineTable.shipped())
+        self.engine = Engine(self.fleet, PipelineTable.with_shipped())
 
     async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
         return self.engine.rank(request, why=why)

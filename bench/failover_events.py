@@ -20,23 +20,11 @@ import structlog
 
 from bench.failover_cloud import ZONE, Cloud, vm_view
 from bench.figures import Figure
-from outlive.base.clock import SystemClock
-from outlive.base.logging import configure_logging
-from outlive.base.random import Random
-from outlive.failover.model import SlotView
-from outlive.failover.offers import Offers, claim_of, free_amounts
-from outlive.failover.planner.actions import Action, Join, Open
-from outlive.failover.planner.cleanup import CleanResult, LeaveInput, leave
-from outlive.failover.planner.plan import PlanResult
-from outlive.failover.ports import Inline
-from outlive.failover.protection import Demands
-from outlive.failover.reconciler.assignment import Assigner
-from outlive.failover.reconciler.cache import FleetCache
-from outlive.failover.reconciler.decider import Decider
-from outlive.failover.reconciler.informers import Informers
-from outlive.failover.reconciler.inputs import Terms
-from outlive.failover.sizes import resolve_size
-from outlive.placement.vms import VmView
+from outlive.base import Random, SystemClock, configure_logging
+from outlive.failover import Demands, Inline, Offers, SlotView, claim_of, free_amounts, resolve_size
+from outlive.failover.planner import Action, CleanResult, Join, LeaveInput, Open, PlanResult, leave
+from outlive.failover.reconciler import Assigner, Decider, FleetCache, Informers, Terms
+from outlive.placement import VmView
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
     Amounts,
@@ -49,14 +37,14 @@ from outlive.resources import (
     ReservationSpec,
     ReservationStatus,
 )
-from outlive.runtime.decisions import DecisionLog
+from outlive.runtime import DecisionLog
 
 EVENTS = 300
 SIZES = (1, 2, 4, 8)
 
 
 class Follower:
-    """The cache of a fleet, with whoever reports changes to it and carries its answers out."""
+    """The cache of a fleet, with a source of changes that carries its answers out."""
 
     def __init__(self, cloud: Cloud, result: PlanResult) -> None:
         self.cloud = cloud
@@ -68,7 +56,7 @@ class Follower:
         for vm in cloud.vms:
             self.on[vm.host][vm.id] = None
         self.slots = {slot.name: slot for slot in result.slots}
-        with self.state.unmarked():
+        with self.state.without_marking():
             for name in cloud.names:
                 self.state.put_host(name, self.host(name))
             for vm in cloud.vms:
@@ -99,9 +87,9 @@ class Follower:
         self.take_over(written)
         state = self.state
         missing = [
-            claim_of(vm, state.index.misses(name), resolve_size(vm), with_project=False)
+            claim_of(vm, state.index.count_missing(name), resolve_size(vm), with_project=False)
             for name in touched
-            if (vm := state.vms.get(name)) is not None and state.index.misses(name)
+            if (vm := state.vms.get(name)) is not None and state.index.count_missing(name)
         ]
         actions = self.assigner.assign(missing, Terms(offers, free)) if missing else []
         taken += time.perf_counter() - start
@@ -111,7 +99,7 @@ class Follower:
         return taken + time.perf_counter() - start
 
     def take_over(self, written: list[tuple[str, Reservation | None]]) -> None:
-        with self.state.unmarked():
+        with self.state.without_marking():
             for name, slot in written:
                 self.state.put_slot(name, slot)
 
@@ -197,8 +185,8 @@ def _events(cloud: Cloud, result: PlanResult) -> list[Figure]:
         times["moves"].append(world.seconds(report(moved, moved.id, hosts)))
         del world.on[fresh.host][fresh.id]
         times["disappears"].append(world.seconds(report(None, fresh.id, [world.host(fresh.host)])))
-    assert not world.state.index.faulty()
-    assert not world.state.index.missing()
+    assert not world.state.index.list_faulty()
+    assert not world.state.index.missing_slots()
     return [
         Figure(f"a VM {what}, 10,000 VMs, covered again", statistics.median(found) * 1000, "ms", 1.0)
         for what, found in times.items()

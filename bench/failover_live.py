@@ -21,33 +21,26 @@ import msgspec
 from bench.failover_cloud import ZONE, Cloud, hypervisor
 from bench.failover_events import reservation
 from bench.figures import Figure
-from outlive.base import garbage
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.drivers.child import ChildComputer
-from outlive.failover.assembly import HOST_INDEX, Failover, Informers
-from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
-from outlive.failover.offers import InProcessPlacement
-from outlive.placement.reservations import blocked_hosts
+from outlive.base import Random, SeededIds, SystemClock, freeze_objects, limit_collections
+from outlive.drivers import ChildComputer
+from outlive.failover import HOST_INDEX, Failover, FailoverConfig, FailoverUpkeepSettings, InProcessPlacement
+from outlive.failover.reconciler import Informers
+from outlive.placement import blocked_hosts
 from outlive.resources import (
     Amounts,
     Assigned,
     FlavorGroup,
     Hypervisor,
     Instance,
+    ObjectMeta,
     ObjectRef,
     Reservation,
     VirtualMachine,
     VirtualMachineSpec,
     VirtualMachineStatus,
 )
-from outlive.resources.meta import ObjectMeta
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.informer import Informer
-from outlive.runtime.metrics import Metrics
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store.memory import MemoryStore
+from outlive.runtime import DecisionLog, Informer, Metrics, OrderedTaskGroup
+from outlive.store import MemoryStore
 
 VMS, HOSTS = 100_000, 5_000
 MOVES = 20
@@ -151,7 +144,7 @@ class World:
             ]
             for informer in (informers.hypervisors, informers.reservations, informers.groups, informers.vms):
                 await informer.wait_synced()
-            garbage.settle()
+            freeze_objects()
             tasks.append(group.create_task(heart.run(), name="heart"))
             tasks.append(group.create_task(self.failover.reconciler.run_events(), name="events"))
             yield heart
@@ -172,7 +165,12 @@ class World:
         while True:
             await asyncio.sleep(0.001)
             view = state.vms.get(name)
-            if view is not None and view.host == target and not state.departs(name) and not state.index.misses(name):
+            if (
+                view is not None
+                and view.host == target
+                and not state.departs(name)
+                and not state.index.count_missing(name)
+            ):
                 return time.perf_counter() - begun
 
     async def _instances(self, host: str, name: str, *, here: bool) -> None:
@@ -183,7 +181,7 @@ class World:
 
 
 async def _measure() -> dict[str, float]:
-    garbage.spare()
+    limit_collections()
     world = World()
     await world.fill()
     async with world.running() as heart:

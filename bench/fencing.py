@@ -1,4 +1,4 @@
-"""How soon a host that lost power is proven dead by its real power controller, and what one answer of it takes.
+"""How soon a host that lost power is proven dead by its real BMC, and what one answer of it takes.
 
 A server, a coordinator and a host are processes; the host's controller is ``ipmi_sim`` or the Redfish emulator. The
 power goes: the daemon is killed and the controller says off. The profile is ``fast`` (silence 5 s, checks 2 s).
@@ -22,11 +22,10 @@ from tests.support.command import Server, spawned, up
 from tests.support.hosts import Host
 
 from bench.figures import Figure
-from outlive.base.clock import SystemClock
-from outlive.base.random import system_random
+from outlive.base import SystemClock, system_random
 from outlive.drivers.bmc import Credential, PowerControllers
 from outlive.resources import FencingSpec, Hypervisor, HypervisorSpec, Membership, ObjectMeta
-from outlive.store.http import HttpStore
+from outlive.store import HttpStore
 
 RUNS = 3
 READINGS = 15

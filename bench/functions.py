@@ -8,15 +8,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from bench.figures import Figure
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.functions.settings import SriovDevice
-from outlive.node.vm.context import NodeSettings
+from outlive.base import Random, SeededIds, SystemClock
+from outlive.node.functions import SriovDevice
+from outlive.node.vm import NodeSettings
 from outlive.resources import Hypervisor, ObjectMeta
-from outlive.roles.node import HostFunctions, NodePorts, NodeRole
-from outlive.simulation.functions import SimCards
-from outlive.store.memory import MemoryStore
+from outlive.roles import HostFunctions, NodePorts, NodeRole
+from outlive.simulation import SimCards
+from outlive.store import MemoryStore
 
 HOST = "kvm-1"
 CARDS = {f"eth{number}": 25 for number in range(4)}

@@ -15,8 +15,8 @@ from tests.support.network_hosts import NetworkHosts
 from tests.support.primary_hosts import FLOATING, PrimaryHosts, lost_pings
 
 from bench.figures import Figure
-from outlive.resources.networks import DhcpReservation
-from outlive.runtime.election import SILENCE_S
+from outlive.resources import DhcpReservation
+from outlive.runtime import SILENCE_S
 
 NETWORKS = 200
 GUEST = "02:00:00:00:00:20"
@@ -41,7 +41,7 @@ async def hand_over(hosts: NetworkHosts, folder: Path) -> list[Figure]:
         sent, lost = lost_pings(await pinging)
         found.append(Figure("pings of 25 ms lost in it", lost, "pings", 2, note=f"of {sent}"))
         found.append(Figure("floating address on both hosts", 1000 * fleet.overlap_s(FLOATING), "ms", 100.0))
-        failures = dict(fleet.each["b"].services._ports.dhcp.failures())
+        failures = dict(fleet.each["b"].services._ports.dhcp.list_failures())
         found.append(Figure("DHCP servers that do not run after it", len(failures), "servers", 0))
 
         began = fleet.clock.monotonic()

@@ -23,13 +23,10 @@ import msgspec
 
 from bench.changes import GIB, SETTINGS, ZONE
 from bench.figures import Figure
-from outlive.base.clock import SystemClock
-from outlive.base.errors import Unavailable
-from outlive.base.ids import SystemIds
-from outlive.base.random import Random
-from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
-from outlive.failover.ports import Inline
-from outlive.placement.request import HYPERVISOR_TYPE
+from outlive.base import Random, SystemClock, SystemIds, Unavailable
+from outlive.commitments import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
+from outlive.failover import Inline
+from outlive.placement import HYPERVISOR_TYPE
 from outlive.resources import (
     COMMITTED,
     ZONE_LABEL,
@@ -37,6 +34,7 @@ from outlive.resources import (
     CommitmentChange,
     CommittedResource,
     Condition,
+    DomainCapabilities,
     Flavor,
     FlavorSpec,
     Hypervisor,
@@ -45,12 +43,8 @@ from outlive.resources import (
     R,
     Reservation,
 )
-from outlive.resources.hosts import DomainCapabilities
-from outlive.roles.up import Ports, UpRole
-from outlive.store import Store, list_all
-from outlive.store.contract import Change
-from outlive.store.proxy import StoreProxy
-from outlive.store.selectors import Selector
+from outlive.roles import Ports, UpRole
+from outlive.store import Change, Selector, Store, StoreProxy, list_all
 from outlive.store.sqlite import SqliteStore
 
 T = TypeVar("T")
@@ -154,7 +148,7 @@ async def _live(folder: Path, at: int, moment: str, story: Callable[[UpRole, Kil
     running = asyncio.create_task(made.run())
     try:
         async with asyncio.timeout(READY_S):
-            while made.ready() or not made.commitments.view.groups():  # noqa: ASYNC110 - there is no event for it
+            while made.explain_unready() or not made.commitments.view.groups_by_name():  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.05)
             return await story(made, store)
     finally:

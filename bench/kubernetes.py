@@ -24,12 +24,9 @@ from tests.support.api_server import ApiServer
 
 from bench.figures import Figure
 from bench.store import machine
-from outlive.base import garbage
-from outlive.base.clock import SystemClock
-from outlive.base.random import Random
-from outlive.resources import Flavor, VirtualMachine
-from outlive.resources.codec import encode
-from outlive.runtime.informer import Informer
+from outlive.base import Random, SystemClock, limit_collections
+from outlive.resources import Flavor, VirtualMachine, encode
+from outlive.runtime import Informer
 from outlive.store.kubernetes import ClusterAccess, KubernetesStore
 
 OBJECTS = 100_000
@@ -97,7 +94,7 @@ async def swaps(store: KubernetesStore, made: list[VirtualMachine]) -> float:
 async def bare(access: ClusterAccess, made: list[VirtualMachine]) -> float:
     """The same bytes sent and received, of which nothing but the version is read."""
     count, stop = 0, time.perf_counter() + SECONDS
-    headers, tls = await access.credentials(SystemClock())
+    headers, tls = await access.request_credentials(SystemClock())
     assert tls is not None
     head = {**headers, "Content-Type": "application/json"}
     documents = [encode(one) for one in made]
@@ -222,7 +219,7 @@ def away(server: ApiServer) -> float:
 
 def child(url: str, authority: str, token: str) -> None:
     """A cold sync in a process of its own, for its memory, that collects garbage as ``outlive controller`` does."""
-    garbage.spare()
+    limit_collections()
     took, longest = asyncio.run(cold_sync(ClusterAccess(url, authority=Path(authority).read_bytes(), token=token)))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps([took, longest, peak]))

@@ -6,11 +6,18 @@ import json
 from collections.abc import Callable
 
 from bench.figures import Figure, median_seconds
-from outlive.commitments.liquid import ChangeRequest, decode, encode
-from outlive.commitments.reports import capacity_report, offers_of, service_info, usage_report
-from outlive.commitments.requests import batch_of
-from outlive.commitments.settings import CommitmentSettings
-from outlive.placement.vms import VmView
+from outlive.commitments import (
+    ChangeRequest,
+    CommitmentSettings,
+    batch_of,
+    capacity_report,
+    decode,
+    encode,
+    offers_of,
+    service_info,
+    usage_report,
+)
+from outlive.placement import VmView
 from outlive.resources import (
     CommittedResource,
     CommittedResourceSpec,

@@ -15,12 +15,28 @@ from typing import Any
 from lab.ovn import Ovn
 
 from bench.figures import Figure
-from outlive.drivers.ovn.northbound import OvnNorthbound
-from outlive.drivers.ovn.southbound import OvnSouthbound
-from outlive.network.copies import VmKey
-from outlive.network.names import CLUSTER_ROUTER, ID_KEY, NAME_KEY, NAMESPACE_KEY, VM_KEY, ZONE_KEY, router_port
-from outlive.network.operations import DHCP, POLICIES, PORTS, ROUTER_PORTS, ROUTERS, ROUTES, SWITCHES, Op, upsert
-from outlive.network.ports import Plan, Scope
+from outlive.drivers.ovn import OvnNorthbound, OvnSouthbound
+from outlive.network import (
+    CLUSTER_ROUTER,
+    DHCP,
+    ID_KEY,
+    NAME_KEY,
+    NAMESPACE_KEY,
+    POLICIES,
+    PORTS,
+    ROUTER_PORTS,
+    ROUTERS,
+    ROUTES,
+    SWITCHES,
+    VM_KEY,
+    ZONE_KEY,
+    Op,
+    Plan,
+    Scope,
+    VmKey,
+    router_port,
+    upsert,
+)
 
 VMS, CHASSIS = 5_000, 500
 BATCH = 40
@@ -116,7 +132,7 @@ async def start_up(nb: str, sb: str) -> dict[str, Any]:
     """In a fresh process: read everything, compare the rows of all VMs, then change single VMs."""
     start = time.perf_counter()
     northbound, southbound = await connect(nb, sb)
-    await northbound.rows(Scope(names=("none",)))
+    await northbound.read_rows(Scope(names=("none",)))
     loaded = time.perf_counter() - start
     for first in range(0, VMS, BATCH):
         ops = [op for number in range(first, first + BATCH) for op in vm_ops(number, number % CHASSIS)]

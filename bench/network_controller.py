@@ -14,21 +14,16 @@ import msgspec
 from lab.ovn import Ovn
 
 from bench.figures import Figure
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SystemIds
-from outlive.base.random import Random
-from outlive.drivers.ovn.northbound import OvnNorthbound
-from outlive.drivers.ovn.southbound import OvnSouthbound
-from outlive.network.controller import NetworkController
-from outlive.network.informers import NetworkInformers, interface_indexes, port_indexes
-from outlive.network.names import INTERFACE_KEY
-from outlive.network.operations import PORTS
+from outlive.base import Random, SystemClock, SystemIds
+from outlive.drivers.ovn import OvnNorthbound, OvnSouthbound
+from outlive.network import INTERFACE_KEY, PORTS, NetworkController, NetworkInformers, interface_indexes, port_indexes
 from outlive.resources import (
     Assigned,
     Cluster,
     Hypervisor,
     HypervisorSpec,
     ObjectMeta,
+    Subnet,
     VirtualMachine,
     VirtualMachinePort,
     VirtualMachinePortSpec,
@@ -37,13 +32,8 @@ from outlive.resources import (
     VirtualNetwork,
     VirtualNetworkSpec,
 )
-from outlive.resources.networks import Subnet
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.informer import Informer
-from outlive.runtime.manager import Manager
-from outlive.runtime.metrics import Metrics
-from outlive.store import compare_and_swap
-from outlive.store.memory import MemoryStore
+from outlive.runtime import DecisionLog, Informer, Manager, Metrics
+from outlive.store import MemoryStore, compare_and_swap
 
 VMS, HOSTS = 5_000, 500
 CHANGES = 200
@@ -154,7 +144,7 @@ async def _settled(metrics: Metrics, northbound: OvnNorthbound) -> None:
         name = 'controller_reconciles_total{controller="network",result="ok"}'
         done = sum(float(line.rpartition(" ")[2]) for line in lines if name in line)
         if done >= VMS:
-            rows = await northbound.rows()
+            rows = await northbound.read_rows()
             if sum(INTERFACE_KEY in row.get("external_ids", {}) for row in rows.get(PORTS, ())) >= VMS:
                 return
         await asyncio.sleep(0.1)
@@ -179,11 +169,11 @@ async def _changes(store: MemoryStore, northbound: OvnNorthbound) -> list[float]
 
 
 async def _await_row(northbound: OvnNorthbound, port: str, host: str) -> None:
-    from outlive.network.ports import Scope
+    from outlive.network import Scope
 
     end = time.monotonic() + LIMIT_S
     while time.monotonic() < end:
-        (row,) = (await northbound.rows(Scope(ports=(port,))))[PORTS]
+        (row,) = (await northbound.read_rows(Scope(ports=(port,))))[PORTS]
         if row["options"]["requested-chassis"] == host:
             return
         await asyncio.sleep(0.001)

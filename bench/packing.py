@@ -15,15 +15,15 @@ from pathlib import Path
 import msgspec
 
 from bench.figures import Figure
-from outlive.base.random import Random
-from outlive.failover.analysis.bound import BoundInput, BoundResult, bound
-from outlive.failover.check import CheckInput, check
-from outlive.failover.model import HostView
-from outlive.failover.planner.actions import Offer
-from outlive.failover.planner.plan import PlanInput, PlanResult, plan, shortfalls_of
-from outlive.failover.planner.repack import RepackInput, after_moves, repack
+from outlive.base import Random
+from outlive.failover import CheckInput, HostView
+from outlive.failover.analysis import BoundInput, BoundResult, compute_bound
+from outlive.failover.check import check
+from outlive.failover.planner import PlacementOffer, PlanInput, PlanResult, RepackInput, apply_moves, shortfalls_of
+from outlive.failover.planner.plan import plan
+from outlive.failover.planner.repack import repack
 from outlive.failover.planner.replan import replan
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 
 GIB = 2**30
 EFFORT_S = 60.0
@@ -47,7 +47,7 @@ def fleet(hosts: int, least: int, most: int, sizes: tuple[int, ...], *, seed: in
         for _ in range(random.randint(least, most)):
             size = random.choice(sizes)
             vms.append(VmView(id=f"v{len(vms):04}", host=host, cpu_milli=1000 * size, memory_bytes=size * GIB))
-    offer = {"": Offer(hosts=on, scores=(0.0,) * hosts)}
+    offer = {"": PlacementOffer(hosts=on, scores=(0.0,) * hosts)}
     return PlanInput(vms=tuple(vms), required={vm.id: 2 for vm in vms}, new=offer, reuse=offer, hosts=on)
 
 
@@ -63,7 +63,7 @@ def timed(given: PlanInput, effort_s: float = 0.0) -> tuple[PlanResult, float]:
 def least(given: PlanInput) -> BoundResult:
     """The bound of this fleet."""
     hosts = tuple(HostView(name=host) for host in given.hosts)
-    return bound(BoundInput(vms=given.vms, required=given.required, hosts=hosts))
+    return compute_bound(BoundInput(vms=given.vms, required=given.required, hosts=hosts))
 
 
 def memory(result: PlanResult) -> int:
@@ -115,7 +115,7 @@ def repacking() -> list[Figure]:
                     seed=cycle,
                 )
             ).actions
-            slots = after_moves(slots, moves)
+            slots = apply_moves(slots, moves)
             changes += sum(2 if move.joins else 1 for move in moves)
         note = f"{before} before, {changes} changes in {CYCLES} cycles"
         figures.append(Figure(f"slots of the {name} plan after repacking", len(slots), "slots", note=note))
@@ -160,14 +160,13 @@ def raised(before: PlanInput, after: PlanInput) -> Figure:
 
 
 async def _openb_inputs(folder: Path) -> tuple[PlanInput, PlanInput]:
-    from outlive.cli.access import Access
-    from outlive.cli.snapshot import look
-    from outlive.failover.snapshot import plan_input
+    from outlive.cli import Access, take_snapshot
+    from outlive.failover import plan_input
 
     with tempfile.TemporaryDirectory() as state:
         import_openb(folder, state)
         async with Access(state_dir=Path(state)).open() as store:
-            looks = [await look(Access(state_dir=Path(state)), store, None, k) for k in (1, 2)]
+            looks = [await take_snapshot(Access(state_dir=Path(state)), store, None, k) for k in (1, 2)]
             one, two = [await plan_input(gathered) for gathered in looks]
     return one, two
 

@@ -16,20 +16,23 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from bench.figures import Figure
-from outlive.base.clock import Clock, LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.placement.engine import Engine
-from outlive.placement.external import decode_request, encode_request
-from outlive.placement.fleet import Fleet
-from outlive.placement.history import HistoryWriter
-from outlive.placement.in_flight import InFlightWriter, ours
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.ranking import Ranking
-from outlive.placement.request import Intent, PlacementRequest
-from outlive.placement.service import PlacementService
-from outlive.placement.settings import PlacementSettings
-from outlive.placement.tracker import Outcome
+from outlive.base import Clock, LoopClock, Random, SeededIds
+from outlive.placement import (
+    Engine,
+    Fleet,
+    HistoryWriter,
+    InFlightWriter,
+    Intent,
+    PipelineTable,
+    PlacementRequest,
+    PlacementService,
+    PlacementSettings,
+    Ranking,
+    TrackingOutcome,
+    decode_request,
+    encode_request,
+    own_reservations,
+)
 from outlive.resources import (
     COMMITTED,
     FAILOVER,
@@ -54,8 +57,8 @@ from outlive.resources import (
     ReservationSpec,
     ReservationStatus,
 )
-from outlive.runtime.metrics import Metrics
-from outlive.store.memory import MemoryStore
+from outlive.runtime import Metrics
+from outlive.store import MemoryStore
 
 HOSTS = 5_000
 PIPELINE = "kvm-general-purpose-load-balancing"
@@ -110,7 +113,7 @@ def world(count: int = HOSTS) -> Engine:
         fleet.upsert_host(host)
     for slot in slots(count):
         fleet.upsert_reservation(slot)
-    return Engine(fleet, PipelineTable.shipped())
+    return Engine(fleet, PipelineTable.with_shipped())
 
 
 def ask(number: int, intent: Intent = Intent.UNKNOWN) -> PlacementRequest:
@@ -181,13 +184,13 @@ def commitment_slots() -> list[Reservation]:
 class Account:
     """Finds the slots of the project on the selected host, as the account of commitments does."""
 
-    def track(self, ranking: Ranking, hosts: Sequence[str]) -> Outcome | None:
+    def track(self, ranking: Ranking, hosts: Sequence[str]) -> TrackingOutcome | None:
         """Whether a slot is there."""
         fleet, asked = ranking.run.fleet, ranking.run.request
         bucket = fleet.ledger.commitments.get((asked.project, asked.group_name(fleet.settings.flavor_group_keys)))
         row = fleet.row_of(hosts[0]) if hosts else None
         here = [one.name for one in bucket.entries.values() if row in one.rows] if bucket is not None else []
-        return Outcome("m", "slot_used" if here else "slot_missed")
+        return TrackingOutcome("m", "slot_used" if here else "slot_missed")
 
 
 def everything(clock: Clock, store: MemoryStore) -> PlacementService:
@@ -202,7 +205,7 @@ def everything(clock: Clock, store: MemoryStore) -> PlacementService:
             fleet.quotas.upsert_commitment(one)
         else:
             fleet.quotas.upsert_quota(one)
-    service = PlacementService(fleet, PipelineTable.shipped(), clock=clock, random=Random(1), metrics=Metrics())
+    service = PlacementService(fleet, PipelineTable.with_shipped(), clock=clock, random=Random(1), metrics=Metrics())
     service.in_flight = InFlightWriter(store, fleet, lambda _: None, clock=clock)
     service.history = HistoryWriter(store, clock=clock)
     service.tracker = Account()
@@ -228,7 +231,7 @@ async def with_all_steps() -> tuple[float, float]:
         await service.history.flush()
         written.append((time.perf_counter() - start) / _BATCH)
         for one in asked if batch % 5 == 4 else ():  # so many VMs arrive
-            for name in ours(service.fleet, one.resource_id):
+            for name in own_reservations(service.fleet, one.resource_id):
                 service.fleet.remove_reservation(name)
     assert service.in_flight.dropped == service.history.dropped == 0
     return statistics.median(answered[1:]), statistics.median(written[1:])

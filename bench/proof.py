@@ -19,9 +19,8 @@ import msgspec
 
 from bench.failover_cloud import ZONE, Cloud
 from bench.figures import Figure
-from outlive.failover.certificate import CertifyInput, certify, encode_certificate, without_room
-from outlive.failover.model import SlotView
-from outlive.placement.vms import VmView
+from outlive.failover import CertifyInput, SlotView, certify, encode_certificate, without_room
+from outlive.placement import VmView
 from outlive.resources import (
     FAILOVER,
     HOST_LABEL,
@@ -37,11 +36,13 @@ from outlive.resources import (
     ReservationSpec,
     ReservationStatus,
     Resource,
+    State,
     VirtualMachine,
     VirtualMachineSpec,
     VirtualMachineStatus,
+    encode_state,
+    state_digest,
 )
-from outlive.resources.state import State, encode_state, state_digest
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 STATE, CERTIFICATE = "state.json", "certificate.json"
@@ -76,7 +77,7 @@ def write_files(directory: Path) -> tuple[float, str]:
     raw = encode_state(State(taken_at=AT, objects=tuple(objects)))
     (directory / STATE).write_bytes(raw)
     start = time.perf_counter()
-    hosts = [host for host in map(cloud.fleet.host, cloud.names) if host is not None]
+    hosts = [host for host in map(cloud.fleet.find_host, cloud.names) if host is not None]
     reservations = [item for item in objects if isinstance(item, Reservation)]
     given = CertifyInput(
         state_digest=state_digest(objects),
@@ -100,7 +101,7 @@ def state_objects(cloud: Cloud, slots: tuple[SlotView, ...]) -> list[Resource]:
     for vm in cloud.vms:
         running.setdefault(vm.host, []).append(Instance(id=vm.id, name=vm.id))
     objects: list[Resource] = []
-    for host in map(cloud.fleet.host, cloud.names):
+    for host in map(cloud.fleet.find_host, cloud.names):
         assert host is not None
         there = tuple(running.get(host.name, ()))
         status = msgspec.structs.replace(host.status, instances=there, num_instances=len(there), observed_at=AT)
@@ -148,7 +149,7 @@ def slot_object(name: str, slot: SlotView) -> Reservation:
 
 def child(directory: str) -> None:
     """Check the files and print what it took."""
-    from outlive.failover.verify.check import Options, verify
+    from outlive.failover.verify import VerifyOptions, verify
 
     walls, cpus = [], []
     for _ in range(RUNS):
@@ -159,7 +160,7 @@ def child(directory: str) -> None:
         cpus.append(time.process_time() - cpu)
     mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     start = time.perf_counter()
-    assert verify(state, certificate, Options(failures=1)).accepted
+    assert verify(state, certificate, VerifyOptions(failures=1)).accepted
     enumerated = time.perf_counter() - start
     found = {
         "seconds": statistics.median(walls),

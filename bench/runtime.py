@@ -11,16 +11,10 @@ import tracemalloc
 import msgspec
 
 from bench.figures import Figure, median_seconds
-from outlive.base import garbage
-from outlive.base.clock import LoopClock, SystemClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import LoopClock, Random, SeededIds, SystemClock, freeze_objects, limit_collections
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
-from outlive.runtime.controller import WorkQueue
-from outlive.runtime.informer import Informer
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.runtime.virtual import run_virtual
-from outlive.store.memory import MemoryStore
+from outlive.runtime import Informer, OrderedTaskGroup, WorkQueue, run_virtual
+from outlive.store import MemoryStore
 
 OBJECTS = 100_000
 KEYS = 200_000
@@ -65,14 +59,14 @@ async def _large_informer() -> tuple[float, float, float, float, float]:
             task.cancel()
     informer = Informer(store, VirtualMachine, clock=clock, random=Random(2), indexes={"host": _host})
     thresholds = gc.get_threshold()
-    garbage.spare()
+    limit_collections()
     async with OrderedTaskGroup() as group:
         tasks = [group.create_task(heartbeat())]
         began = time.perf_counter()
         tasks.append(group.create_task(informer.run()))
         await informer.wait_synced()
         sync_s = time.perf_counter() - began
-        garbage.settle()
+        freeze_objects()
         informer.subscribe(lambda _old, _new: seen.set(), replay=False)
         waits: list[float] = []
         for number in range(CHANGES):
@@ -100,7 +94,7 @@ async def _work_through(workers: int) -> None:
         while left > 0:
             key = await queue.get()
             left -= 1
-            queue.done(key)
+            queue.finish(key)
             if left <= 0:
                 queue.shut_down()
                 return
@@ -137,7 +131,7 @@ def measure() -> list[Figure]:
             longest_s * 1000,
             "ms",
             50,
-            note="with the garbage collector as `outlive up` sets it (outlive.base.garbage)",
+            note="with the garbage collector as `outlive up` sets it (outlive.base.processes)",
         ),
         Figure("work queue, 4 workers", KEYS / queue_s, "keys/s", better="higher"),
         Figure("virtual time: wake-ups of sleeping tasks", 100_000 / virtual_s, "wake-ups/s", better="higher"),

@@ -20,17 +20,12 @@ from tests.support.zookeeper import TestEnsemble
 
 from bench.figures import Figure
 from bench.kubernetes import padded
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SystemIds
-from outlive.base.random import Random
-from outlive.node.fencing.policy import PROFILES, ProfileName
+from outlive.base import Random, SystemClock, SystemIds
+from outlive.node.fencing import PROFILES, ProfileName
 from outlive.resources import MemberRecord, Membership, ObjectMeta, VirtualMachine
 from outlive.store import list_all
-from outlive.store.schema.documents import SchemaDocument
-from outlive.store.schema.state import LAST_S, SchemaState, is_last
-from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperClient, ZooKeeperStore
-from outlive.store.zookeeper.schema_view import SchemaView
-from outlive.store.zookeeper.tree_move import TreeMover
+from outlive.store.schema import LAST_S, SchemaDocument, SchemaState, is_last
+from outlive.store.zookeeper import SchemaView, TreeMover, ZooKeeperAccess, ZooKeeperClient, ZooKeeperStore
 
 VMS = 1000
 HOSTS = 100
@@ -85,7 +80,7 @@ async def watch(mover: TreeMover, target: int, times: MoveTimes) -> None:
     """See how far the move has come."""
     began = frozen = 0.0
     while True:
-        state: SchemaState = await mover.state()
+        state: SchemaState = await mover.read_state()
         now, move = time.perf_counter(), state.moving
         began = began or (now if move is not None else 0.0)
         if move is not None and any(map(is_last, move.frozen)):

@@ -12,18 +12,24 @@ import time
 from pathlib import Path
 
 import msgspec
+from tests.swarm.seeds import run_seed
 
 from bench.figures import Figure
 from bench.packing import OPENB_PARTS, import_openb
-from outlive.base.logging import silenced
+from outlive.base import silence_logging
 from outlive.resources import Hypervisor, Resource, VirtualMachine
-from outlive.runtime.virtual import run_virtual
-from outlive.simulation.inventory import Virtual, virtual_of
-from outlive.simulation.scenario import inventory_scenario
-from outlive.simulation.spec import HostsSpec, VmsSpec, WorldSpec
-from outlive.simulation.story import Ended, Story
-from outlive.simulation.swarm import run_seed
-from outlive.simulation.world import World
+from outlive.runtime import run_virtual
+from outlive.simulation import (
+    HostsSpec,
+    PlayedStory,
+    Story,
+    Virtual,
+    VmsSpec,
+    World,
+    WorldSpec,
+    build_virtual,
+    inventory_scenario,
+)
 
 SEEDS = 40
 JOBS = 2
@@ -35,7 +41,7 @@ EXAMPLE_AT_S, EXAMPLE_UNTIL_S = 40.0, 100.0
 
 
 def measure() -> list[Figure]:
-    with silenced():
+    with silence_logging():
         return [seeds(), *losses(), *promised(), *openb()]
 
 
@@ -56,13 +62,13 @@ def losses() -> list[Figure]:
     cases = (
         ("a host of 40 with 15 VMs, fast", one, HostsSpec(count=HOSTS, per_rack=PER_RACK), 12.0),
         (
-            "a host of 40 with 15 VMs, fast, power controllers answer in 1 s",
+            "a host of 40 with 15 VMs, fast, BMCs answer in 1 s",
             one,
             HostsSpec(count=HOSTS, per_rack=PER_RACK, bmc_answer_s=1.0),
             13.0,
         ),
         (
-            "a host of 40 with 15 VMs, fast, power controllers answer in 5 s",
+            "a host of 40 with 15 VMs, fast, BMCs answer in 5 s",
             one,
             HostsSpec(count=HOSTS, per_rack=PER_RACK, bmc_answer_s=5.0),
             30.0,
@@ -89,14 +95,14 @@ async def _lost(hosts: tuple[str, ...], spec: HostsSpec) -> tuple[float, int]:
     world = World(WorldSpec(hosts=spec, vms=VmsSpec(per_host=VMS_PER_HOST, cpu="1", memory="2Gi")), seed=1)
     await world.build()
     await world.start()
-    assert await world.settled()
+    assert await world.wait_settled()
     await world.clock.sleep(SETTLE_S)
-    names = [vm.name for vm in world.store.all_of(VirtualMachine)]
+    names = [vm.name for vm in world.store.list_all(VirtualMachine)]
     begun = world.clock.monotonic()
     await world.do("power-off", {"hosts": hosts})
     while (took_s := world.clock.monotonic() - begun) < LOST_LIMIT_S:
         await world.clock.sleep(0.1)
-        if all(len(world.running(vm)) == 1 for vm in names) and world.all_run():
+        if all(len(world.running_hosts(vm)) == 1 for vm in names) and world.are_all_running():
             break
     await world.stop()
     return took_s, len(world.violations)
@@ -104,14 +110,14 @@ async def _lost(hosts: tuple[str, ...], spec: HostsSpec) -> tuple[float, int]:
 
 def promised() -> list[Figure]:
     """The shipped example: of the VMs that are lost with k hosts, those that come back in a slot promised to them."""
-    from outlive.cli.simulate import example_objects
+    from outlive.cli import example_objects
 
     objects = asyncio.run(example_objects())
-    names = sorted({vm.host for vm in virtual_of(objects, ()).spec.vms})  # type: ignore[union-attr]
+    names = sorted({vm.host for vm in build_virtual(objects, ()).spec.vms})  # type: ignore[union-attr]
     figures: list[Figure] = []
     for k in (1, 2):
         failed = names[:: max(1, len(names) // k)][:k]
-        virtual = virtual_of(objects, [f"host={name}" for name in failed])
+        virtual = build_virtual(objects, [f"host={name}" for name in failed])
         ended, seconds = _played("example", virtual, EXAMPLE_AT_S, EXAMPLE_UNTIL_S, k)
         summary = ended.summary
         share = 100.0 * summary.in_promised_slot / summary.recovered if summary.recovered else 0.0
@@ -135,7 +141,7 @@ def openb() -> list[Figure]:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         objects = asyncio.run(_dumped(state))
     begun = time.perf_counter()
-    virtual = virtual_of(objects, ["rack=rack-003"])
+    virtual = build_virtual(objects, ["rack=rack-003"])
     ended, seconds = _played("openb", virtual, 10.0, 60.0, 0)
     hosts = sum(isinstance(one, Hypervisor) for one in objects)
     note = f"{seconds:.0f} CPU s; {len(virtual.failed)} of {hosts:,} hosts"
@@ -145,24 +151,24 @@ def openb() -> list[Figure]:
 
 
 async def _dumped(state: str) -> tuple[Resource, ...]:
-    from outlive.cli.access import Access, all_objects
+    from outlive.cli import Access, all_objects
 
     async with Access(state_dir=Path(state)).open() as store:
         return tuple(await all_objects(store))
 
 
-def _played(name: str, virtual: Virtual, at_s: float, until_s: float, failures: int) -> tuple[Ended, float]:
-    from outlive.simulation.story import rarely_collecting
+def _played(name: str, virtual: Virtual, at_s: float, until_s: float, failures: int) -> tuple[PlayedStory, float]:
+    from outlive.simulation import collect_rarely
 
     settings = {"failover": {"flavorFailoverRequirements": {"*": failures}}} if failures else {}
     scenario = inventory_scenario(
-        name, msgspec.structs.replace(virtual.spec, settings=settings), virtual.acts(at_s), until_s
+        name, msgspec.structs.replace(virtual.spec, settings=settings), virtual.build_acts(at_s), until_s
     )
     begun = time.process_time()
 
-    async def play() -> Ended:
+    async def play() -> PlayedStory:
         return await Story(scenario, seed=1, replay="", inventory=virtual.objects).play()
 
-    with rarely_collecting():
+    with collect_rarely():
         ended = run_virtual(play())
     return ended, time.process_time() - begun

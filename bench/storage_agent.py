@@ -20,18 +20,10 @@ from tests.support.kubelets import DRIVER, ControllerManager, Kubelets
 from tests.support.storage_agents import AgentProcess
 
 from bench.figures import Figure
-from outlive.base import garbage
-from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput
-from outlive.base.logging import configure_logging
-from outlive.base.random import Random
+from outlive.base import BadInput, Random, SystemClock, configure_logging, limit_collections
 from outlive.resources.foreign import KubernetesNode, KubernetesPod, PersistentVolume, VolumeAttachment
-from outlive.storage.agent import StorageAgent
-from outlive.storage.metrics import AgentMetrics
-from outlive.storage.options import parse_options
-from outlive.storage.ports import CommandOutput
-from outlive.store.contract import Change, Synced, Upsert
-from outlive.store.tables import understood
+from outlive.storage import AgentMetrics, CommandOutput, StorageAgent, parse_options
+from outlive.store import Change, Synced, Upsert, decode_stored
 
 RESOURCES, PODS, POD_BYTES = 200, 5_000, 10 * 1024
 NODES = ("bench-1", "bench-2", "bench-3", "bench-4")
@@ -116,7 +108,7 @@ class FixedStore:
     async def observe(self, kind: type[Any], *, selector: Any = None) -> AsyncGenerator[Change[Any], None]:
         """All objects, then nothing."""
         for document in self._objects[kind]:
-            found = understood(kind, json.dumps(document).encode())
+            found = decode_stored(kind, json.dumps(document).encode())
             assert isinstance(found, kind), found
             yield Upsert(found)
         yield Synced()
@@ -161,7 +153,7 @@ class FixedDrbd:
         device = {"volume": 0, "disk-state": "UpToDate", "quorum": True}
         return {"name": name, "node-id": 1, "role": "Secondary", "devices": [device], "connections": connections}
 
-    async def events(self) -> AsyncGenerator[str, None]:
+    async def follow_events(self) -> AsyncGenerator[str, None]:
         """None."""
         await asyncio.get_running_loop().create_future()
         yield ""
@@ -192,7 +184,7 @@ async def tick_ms(*, lost: bool, acts: bool = False) -> float:
     filling = asyncio.create_task(agent.cache.run())
     await agent.cache.wait_filled()
     await agent.observer.poll()
-    garbage.spare()
+    limit_collections()
     times = []
     for _ in range(TICKS):
         began = time.perf_counter()

@@ -15,13 +15,17 @@ from pathlib import Path
 from tests.conformance.objects import change
 
 from bench.figures import Figure
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.resources import Amounts, Assigned, ObjectMeta, VirtualMachine, VirtualMachineSpec, VirtualMachineStatus
-from outlive.resources.codec import encode
-from outlive.store import Store, Synced, Upsert
-from outlive.store.memory import MemoryStore
+from outlive.base import Random, SeededIds, SystemClock
+from outlive.resources import (
+    Amounts,
+    Assigned,
+    ObjectMeta,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+    encode,
+)
+from outlive.store import MemoryStore, Store, Synced, Upsert
 from outlive.store.sqlite import SqliteStore
 
 OBJECTS = 100_000

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from bench.failover_cloud import Cloud
 from bench.figures import Figure, median_seconds
-from outlive.failover.analysis.survival import FailuresInput, FailuresResult, Method, each_case, survive
-from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
-from outlive.failover.model import HostView, SlotView
+from outlive.failover import HostView, SlotView
+from outlive.failover.analysis import (
+    FailuresInput,
+    FailuresResult,
+    Method,
+    ToleranceInput,
+    compute_tolerance,
+    iter_cases,
+    survive,
+)
 
 RACK = 20
 """Hosts in a rack."""
@@ -24,7 +31,7 @@ def pairs() -> list[Figure]:
     held(result)
 
     def told() -> None:
-        landed = sum(len(answer.landing) for _, answer in each_case(given))
+        landed = sum(len(answer.landing) for _, answer in iter_cases(given))
         assert landed == result.affected
 
     note = f"{result.cases:,} pairs, {result.affected:,} landings"
@@ -48,7 +55,7 @@ def singles() -> list[Figure]:
     held(result)
     racks = {name: f"rack={number // RACK}" for number, name in enumerate(cloud.names)}
     judged = [ToleranceInput(vms=cloud.vms, required=cloud.required, slots=slots, units=units) for units in ({}, racks)]
-    counts = tolerance(judged[1]).counts
+    counts = compute_tolerance(judged[1]).counts
     return [
         Figure(
             "every single failure of 5,000 hosts, 100,000 VMs, by enumeration",
@@ -57,10 +64,12 @@ def singles() -> list[Figure]:
             3.0,
             note=f"{result.cases:,} cases, {result.affected:,} landings",
         ),
-        Figure("tolerance of 100,000 VMs", median_seconds(lambda: tolerance(judged[0]), runs=3, warmup=0), "s", 3.0),
+        Figure(
+            "tolerance of 100,000 VMs", median_seconds(lambda: compute_tolerance(judged[0]), runs=3, warmup=0), "s", 3.0
+        ),
         Figure(
             f"the same by racks of {RACK} hosts, of a plan for hosts",
-            median_seconds(lambda: tolerance(judged[1]), runs=3, warmup=0),
+            median_seconds(lambda: compute_tolerance(judged[1]), runs=3, warmup=0),
             "s",
             3.0,
             note=", ".join(f"{count:,} survive {level}" for level, count in counts.items()),

@@ -9,16 +9,20 @@ import asyncio
 
 from bench.failover_cloud import GIB, Cloud
 from bench.figures import Figure, median_seconds
-from outlive.failover.analysis.drain.inputs import free_table
-from outlive.failover.analysis.drain.order import order_drain
-from outlive.failover.analysis.drain.steps import DrainInput
-from outlive.failover.analysis.whatif.fit import FlavorFit, how_many
-from outlive.failover.config import FailoverSettings
-from outlive.failover.planner.actions import Offer
-from outlive.failover.snapshot import Documents, snapshot_of
-from outlive.placement.vms import VmView
-from outlive.resources import Amounts, Condition, DomainCapabilities, Hypervisor, HypervisorStatus, ObjectMeta
-from outlive.resources.meta import ZONE_LABEL
+from outlive.failover import Documents, FailoverSettings, snapshot_of
+from outlive.failover.analysis.drain import DrainInput, free_table, order_drain
+from outlive.failover.analysis.whatif import FlavorFit, count_further_vms
+from outlive.failover.planner import PlacementOffer
+from outlive.placement import VmView
+from outlive.resources import (
+    ZONE_LABEL,
+    Amounts,
+    Condition,
+    DomainCapabilities,
+    Hypervisor,
+    HypervisorStatus,
+    ObjectMeta,
+)
 
 
 def measure() -> list[Figure]:
@@ -37,7 +41,7 @@ def _more(count: int, zones: int, *, bar: float, wanted: int = 0) -> Figure:
     like = VmView(id="new", host="", flavor="f", cpu_milli=1_000, memory_bytes=4 * GIB)
 
     def ask() -> FlavorFit:
-        return asyncio.run(how_many(snapshot_of(documents, FailoverSettings(), k=1), like))
+        return asyncio.run(count_further_vms(snapshot_of(documents, FailoverSettings(), k=1), like))
 
     found = ask()
     assert found.exact
@@ -69,7 +73,7 @@ def question(cloud: Cloud) -> DrainInput:
         free[slot.host]["memory"] -= slot.memory_bytes
     drained = cloud.names[:2]
     everywhere = tuple(sorted(cloud.names[2:], key=lambda host: -free[host]["memory"]))
-    offers = {key: Offer(hosts=everywhere) for key in planned.new}
+    offers = {key: PlacementOffer(hosts=everywhere) for key in planned.new}
     return DrainInput(
         drained=drained,
         vms=cloud.vms,

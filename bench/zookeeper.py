@@ -13,11 +13,10 @@ from tests.support.zookeeper import TestEnsemble, zookeeper_store
 
 from bench.figures import Figure
 from bench.kubernetes import padded
-from outlive.base.errors import OutliveError
+from outlive.base import OutliveError
 from outlive.resources import VirtualMachine
 from outlive.store import Synced, Upsert, list_all
-from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperStore
-from outlive.store.zookeeper.layout import ENTRY, SCHEMA_PATH
+from outlive.store.zookeeper import ENTRY, SCHEMA_PATH, ZooKeeperAccess, ZooKeeperStore
 
 OBJECTS = 10_000
 CLIENTS = 16
@@ -79,9 +78,9 @@ async def compare(access: ZooKeeperAccess) -> tuple[list[float], list[float]]:
     ours, theirs = [], []
     try:
         made = [await store.create(padded(number)) for number in range(CLIENTS)]
-        layout = await store.layout()
-        paths = [layout.object(VirtualMachine, one.name, one.metadata.uid) for one in made]
-        log = layout.log(VirtualMachine)
+        layout = await store.get_layout()
+        paths = [layout.object_path(VirtualMachine, one.name, one.metadata.uid) for one in made]
+        log = layout.log_path(VirtualMachine)
 
         async def measure_ours() -> None:
             nonlocal made

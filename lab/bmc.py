@@ -1,9 +1,9 @@
-"""Power controllers to try against: real IPMI and Redfish services whose commands run a program of ours (the hook).
+"""BMCs to try against: real IPMI and Redfish services whose commands run a program of ours (the hook).
 
 The hook is a command line to which ``on``, ``off``, ``reset`` or ``status`` is appended; ``status`` prints ``on`` or
 ``off``. ``StateFile`` is one that only remembers. A controller can be halted, slowed, made to lie, stopped, and wired
-to another system; each command that it receives is a line of ``DIRECTORY/commands``. Whoever makes an object of the
-same directory and name finds the same controller.
+to another system; each command that it receives is a line of ``DIRECTORY/commands``. A caller that makes an object of
+the same directory and name finds the same controller.
 
 ``Ipmi`` is ``ipmi_sim`` (Debian: openipmi) and ``Redfish`` is the emulator of ``sushy-tools``.
 """

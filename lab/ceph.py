@@ -26,7 +26,7 @@ RIGHTS = {
     "osd": "allow *",
     "mgr": "allow r",
 }
-"""Of the daemons' user, as in docs/operating/storage.md …"""
+"""Of the daemons' user, as in docs/how-to/storage.md …"""
 GUESTS_USER = "libvirt"
 GUESTS_RIGHTS = {"mon": "profile rbd", "osd": f"profile rbd pool={POOL}"}
 """… and of the guests', whose key libvirt keeps."""

@@ -1,4 +1,4 @@
-"""The laboratory as a whole: a store, three hosts with libvirt, daemon and guard, a power controller each, six guests.
+"""The laboratory as a whole: a store, three hosts with libvirt, daemon and guard, a BMC each, six guests.
 
 Everything is recorded in the state directory, so any process can take hold of the same lab: ``Lab(Path("lab"))``.
 """
@@ -35,7 +35,7 @@ ZOOKEEPER_PORTS = (*range(2181, 2184), *range(2888, 2894))
 """Of three ZooKeeper servers on loopback in the network of the store: for clients, then among themselves."""
 CEPH_NUMBER = 200
 BMC_NUMBER = 100
-"""Power controllers have the addresses from here on."""
+"""BMCs have the addresses from here on."""
 GUEST = "tick_ms=100"
 """It looks less often what is due than others do: emulated guests that rest take processor time."""
 SECRET = "bmc"
@@ -109,7 +109,7 @@ class Lab:
         return Libvirtd(host)
 
     def controller(self, host: Host) -> Ipmi:
-        """The power controller of that host, wired to its power."""
+        """The BMC of that host, wired to its power."""
         number = self.hosts.index(host) + 1
         name = f"bmc-{number}"
         hook = [sys.executable, "-S", str(PROJECT / "lab/power.py"), str(self.state), host.name]
@@ -166,7 +166,7 @@ class Lab:
                 self._start_controller(host)
             watchdogs = [sys.executable, "-S", str(PROJECT / "lab/watchdog.py"), str(self.state), str(len(self.hosts))]
             self._watchdogs.start(watchdogs, self.state / "watchdogs.log")
-            yield "power controllers answer"
+            yield "BMCs answer"
             storage.result()
         with ThreadPoolExecutor() as threads:
             list(threads.map(self._boot, self.hosts))
@@ -343,7 +343,7 @@ class Lab:
         host.run(program, "node", "join", self.url, "--token", token, "--fingerprint", self._fingerprint())
 
     def _give_key(self, host: Host) -> None:
-        """Let libvirt have the key of its guests, as docs/operating/storage.md says."""
+        """Let libvirt have the key of its guests, as docs/how-to/storage.md says."""
         virsh = self.libvirtd(host).virsh
         virsh("secret-define", "/etc/ceph/guests.xml")
         virsh("secret-set-value", "--secret", GUESTS_SECRET, "--file", "/etc/ceph/guests.key")

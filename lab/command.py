@@ -92,8 +92,8 @@ def start(lab: Lab, _: Any) -> None:
     slots = until(lambda: slots_of(lab), "every guest has a slot on another host", FIRST_START_S, 0.5)
     for name in lab.guests:
         tell(f"{name} has its slot on {slots[name]}")
-    until(lambda: rehearsed(lab), "the power controller of every host was found good", FIRST_START_S, 0.5)
-    tell("the power controller of every host was tried and is good")
+    until(lambda: rehearsed(lab), "the BMC of every host was found good", FIRST_START_S, 0.5)
+    tell("the BMC of every host was tried and is good")
 
 
 def kill(lab: Lab, given: Any) -> None:
@@ -116,7 +116,7 @@ def freeze(lab: Lab, given: Any) -> None:
 
 
 def partition(lab: Lab, given: Any) -> None:
-    """Cut a host off from one other, or from everything but its power controller's network."""
+    """Cut a host off from one other, or from everything but its BMC's network."""
     host = lab.host(given.host)
     tell = Teller()
     if given.other:
@@ -130,10 +130,10 @@ def partition(lab: Lab, given: Any) -> None:
 
 
 def bmc_down(lab: Lab, given: Any) -> None:
-    """Let the power controller of a host answer nothing."""
+    """Let the BMC of a host answer nothing."""
     host = lab.host(given.host)
     lab.controller(host).hang()
-    Teller()(f"the power controller of {host.name} answers nothing any more")
+    Teller()(f"the BMC of {host.name} answers nothing any more")
 
 
 def heal(lab: Lab, _: Any) -> None:
@@ -219,7 +219,7 @@ def proof(lab: Lab, host: str) -> str:
 
 
 def rehearsed(lab: Lab) -> bool:
-    """Whether the power controller of every host was tried and is good."""
+    """Whether the BMC of every host was tried and is good."""
     return all(one["status"].get("rehearsed") == "ok" for one in lab.objects("hypervisors"))
 
 
@@ -228,7 +228,7 @@ VERBS: dict[str, tuple[Callable[[Lab, Any], None], str]] = {
     "kill": (kill, "cut the power of a host, and tell how its guests come back"),
     "partition": (partition, "cut a host off from another one, from the store, or from everything"),
     "freeze": (freeze, "let a whole host stand still"),
-    "bmc-down": (bmc_down, "let the power controller of a host answer nothing"),
+    "bmc-down": (bmc_down, "let the BMC of a host answer nothing"),
     "faults": (faults, "make random faults, and judge by what the guests wrote to their disks"),
     "heal": (heal, "take back what was broken"),
     "status": (status, "what runs where"),

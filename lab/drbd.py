@@ -27,9 +27,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from lab.processes import LabError, Process, until
-from outlive.base.clock import SystemClock
-from outlive.base.errors import NotFound, OutliveError, Refused
-from outlive.base.random import Random
+from outlive.base import NotFound, OutliveError, Random, Refused, SystemClock
 from outlive.simulation.drbd import DrbdCluster, DrbdOpener, DrbdWrite, storage_address
 
 PROJECT: Final = Path(__file__).parent.parent
@@ -406,8 +404,8 @@ class Service:
                 case "new-current-uuid", [name]:
                     self._cluster.new_current_uuid(node, self._named(node, name))
                 case "adjust", [name] if tool == "drbdadm":
-                    for one in self._cluster.names(node) if name == "all" else [name]:
-                        for peer in self._cluster.replica(node, one).peers:
+                    for one in self._cluster.resource_names(node) if name == "all" else [name]:
+                        for peer in self._cluster.find_replica(node, one).peers:
                             self._cluster.connect(node, one, peer)
                 case _:
                     await send(ERR, f"{tool}: the stand-in does not know {' '.join(words)!r}\n")
@@ -427,8 +425,8 @@ class Service:
 
     def _plain_status(self, node: str, name: str | None) -> str:
         lines = []
-        for one in self._cluster.names(node) if name is None else [name]:
-            replica = self._cluster.replica(node, one)
+        for one in self._cluster.resource_names(node) if name is None else [name]:
+            replica = self._cluster.find_replica(node, one)
             lines.append(f"{one} role:{replica.role}")
             lines += [f"  disk:{volume.disk}" for volume in replica.volumes]
             for peer in replica.peers.values():
@@ -442,13 +440,13 @@ class Service:
         if now:
             yield self._cluster.events_text(node, name, timestamps=timestamps)
             return
-        async for line in self._cluster.events(node, name, timestamps=timestamps):
+        async for line in self._cluster.follow_events(node, name, timestamps=timestamps):
             yield f"{line}\n"
 
     def _named(self, node: str, word: str) -> str:
         """The resource of a name or of a minor."""
-        for name in self._cluster.names(node):
-            replica = self._cluster.replica(node, name)
+        for name in self._cluster.resource_names(node):
+            replica = self._cluster.find_replica(node, name)
             if word == name or word in {str(replica.minor + number) for number in range(len(replica.volumes))}:
                 return name
         raise NotFound(f"{node} has no {word}")
@@ -467,7 +465,7 @@ class Service:
             case "resume-io":
                 cluster.resume(node, name)
             case _:
-                peers = cluster.replica(node, name).peers.values()
+                peers = cluster.find_replica(node, name).peers.values()
                 peer = next((one.node for one in peers if rest and rest[0] in (str(one.node_id), one.node)), "")
                 (cluster.disconnect if verb == "disconnect" else cluster.connect)(node, name, peer)
 

@@ -46,7 +46,7 @@ class Judge:
     """Reads the guests' disks and the process table until it is asked to end.
 
     QEMU's lock of an image keeps a second writer off, so a second QEMU beside one that lives elsewhere is a violation
-    as well, unless one of them takes part in a live move, or a power controller has lied about the first one.
+    as well, unless one of them takes part in a live move, or a BMC has lied about the first one.
     """
 
     def __init__(self, lab: Lab) -> None:
@@ -55,7 +55,7 @@ class Judge:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._runs: dict[str, list[str]] = {name: [] for name in lab.guests}
         self._left_alive: set[int] = set()
-        """Processes of hosts whose power controllers said that they were off."""
+        """Processes of hosts whose BMCs said that they were off."""
         self.violations: dict[str, str] = {}
         self.looks = 0
 
@@ -309,13 +309,13 @@ def _isolated(lab: Lab, host: Host, random: Random) -> str:
 
 def _controller_isolated(lab: Lab, host: Host, random: Random) -> str:
     lab.switch.isolate(lab.controller(host).name)
-    return f"the power controller of {host.name} is cut off from everything"
+    return f"the BMC of {host.name} is cut off from everything"
 
 
 def _controller(act: Callable[[Ipmi], None], what: str) -> Fault:
     def fault(lab: Lab, host: Host, random: Random) -> str:
         act(lab.controller(host))
-        return f"the power controller of {host.name} {what}"
+        return f"the BMC of {host.name} {what}"
 
     return fault
 

@@ -153,7 +153,7 @@ int main(void)
             seq = there;
     }
     say("guest up run=%s up=%.3f seq=%ld\n", run, now(), seq);
-    if (fork() == 0) { /* a shell for whoever attaches to the console */
+    if (fork() == 0) { /* a shell for users who attach to the console */
         setsid();
         dup2(console, 0), dup2(console, 1), dup2(console, 2);
         char *argv[] = {"sh", NULL};

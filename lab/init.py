@@ -168,7 +168,7 @@ class Services:
 
 
 def answer(asker: socket.socket, text: str) -> None:
-    """One line; whoever asked may have gone."""
+    """One line; the caller may have gone."""
     with contextlib.suppress(OSError):
         asker.sendall(text.encode() + b"\n")
     asker.close()

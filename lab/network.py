@@ -24,7 +24,7 @@ from lab.cluster import Lab, document
 from lab.hosts import Host
 from lab.ovn import PHYSICAL, Workload
 from lab.processes import until
-from outlive.network.names import ISOLATED_KEY
+from outlive.network import ISOLATED_KEY
 
 MTU: Final = 1342
 NETWORKS: Final[Mapping[str, dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""The power of one laboratory host: ``power.py STATE HOST on|off|reset|status``, as its power controller runs it."""
+"""The power of one laboratory host: ``power.py STATE HOST on|off|reset|status``, as its BMC runs it."""
 
 from __future__ import annotations
 

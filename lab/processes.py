@@ -1,14 +1,16 @@
-"""Processes that outlive whoever started them, remembered by number and start time: no other is ever signalled."""
+"""Processes that outlive their starter, remembered by number and start time: no other is ever signalled."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 
@@ -47,6 +49,22 @@ def pause(began_s: float, every_s: float) -> None:
     processor belongs to what is waited for."""
     took_s = time.monotonic() - began_s
     time.sleep(max(every_s, min(PAUSE_MOST_S, PAUSE_FACTOR * took_s)))
+
+
+PORTS_FROM = 20_000
+PORTS_OF_CLIENTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on, and that the kernel gives to no client while their server is away."""
+    end, random, found = int(PORTS_OF_CLIENTS.read_text().split()[0]), Random(), list[int]()
+    with contextlib.ExitStack() as opened:
+        while len(found) < count:
+            one = opened.enter_context(socket.socket())
+            with contextlib.suppress(OSError):  # somebody has it
+                one.bind(("127.0.0.1", random.randrange(min(PORTS_FROM, end // 2), end)))
+                found.append(int(one.getsockname()[1]))
+    return found
 
 
 def run(*command: str, stdin: str = "", limit_s: float = 60.0) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from lab.hosts import NET, PROJECT, STORE, Host, Switch
 from lab.libvirtd import ALLOWED, Libvirtd
 from lab.processes import Process, run, until
-from outlive.base.files import write_whole
+from outlive.base import write_whole
 
 PORT = 8080
 NAME = "host-1"
@@ -120,11 +120,16 @@ def _definition(name: str, memory_mib: int) -> str:
 
 
 async def _fill(url: str, token: str, count: int, memory_mib: int) -> None:
-    from outlive.base.clock import SystemClock
-    from outlive.base.random import system_random
-    from outlive.resources import HOST_LABEL, Assigned, ObjectMeta, VirtualMachine
-    from outlive.resources.vms import VirtualMachineSpec, VirtualMachineStatus
-    from outlive.store.http import HttpStore
+    from outlive.base import SystemClock, system_random
+    from outlive.resources import (
+        HOST_LABEL,
+        Assigned,
+        ObjectMeta,
+        VirtualMachine,
+        VirtualMachineSpec,
+        VirtualMachineStatus,
+    )
+    from outlive.store import HttpStore
 
     store = HttpStore(url, token, clock=SystemClock(), random=system_random(), insecure=True)
     for number in range(1, count + 1):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from lab.processes import LabError, Process, run, until
+from lab.processes import LabError, Process, free_ports, run, until
 
 JAR: Final = Path("/usr/share/java/zookeeper.jar")
 CLASS_PATH: Final = ":".join(str(JAR.with_name(f"{name}.jar")) for name in (JAR.stem, "netty-codec", "netty-handler"))
@@ -25,6 +25,7 @@ TICK_MS: Final = 250
 FIRST_USER: Final = 61_000
 """The numbers of users that servers run as follow this one."""
 START_S: Final = 30.0
+"""From which the kernel chooses one for each client that connects."""
 WORD_S: Final = 1.0
 WORD: Final = """
 import socket, sys
@@ -44,18 +45,6 @@ JAVA: Final = (
     *("-Dzookeeper.admin.enableServer=false", "-Dzookeeper.preAllocSize=512", "-Dzookeeper.jmx.log4j.disable=true"),
     "-Dzookeeper.extendedTypesEnabled=true",
 )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on."""
-    opened = [socket.socket() for _ in range(count)]
-    try:
-        for one in opened:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in opened]
-    finally:
-        for one in opened:
-            one.close()
 
 
 def can_run() -> bool:

@@ -35,7 +35,7 @@ install_packages() {
     return "$status"
 }
 
-# lab_packages: Debian packages of the laboratory (real libvirt, QEMU, power controllers, namespaces) that are missing
+# lab_packages: Debian packages of the laboratory (real libvirt, QEMU, BMCs, namespaces) that are missing
 lab_packages() {
     packages=
     while read -r program package; do

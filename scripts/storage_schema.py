@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from outlive.resources import KINDS
-from outlive.store.schema.documents import FOLDER, latest_version
+from outlive.store.schema import FOLDER, latest_version
 
 OBJECTS_PER_BUCKET = 4000
 """So that the names of one bucket's children are below 1 MiB, however long they are, up to the quota of the kind."""

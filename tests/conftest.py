@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,34 +146,65 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
 """Real components that tests may need, and how to see whether they are there."""
 
 
-LONGEST_FIRST = (
-    "tests/integration/test_network_moves.py",
-    "tests/integration/test_commitments.py",
-    "tests/integration/test_storage_statistics.py",
-    "tests/integration/test_lab_ceph.py",
-    "tests/integration/test_controller.py",
-    "tests/integration/test_schema_moves.py",
-    "tests/integration/test_lab_kubernetes.py",
-    "tests/integration/test_up.py",
-    "tests/integration/test_schema_upgrade.py",
-    "tests/integration/kernel/test_functions.py",
-    "tests/integration/test_storage_ceph.py",
-    "tests/integration/test_disaster.py",
-    "tests/integration/test_bare_metal.py",
-    "tests/integration/test_lab.py",
-    "tests/attacks/test_fuzz.py",
-    "tests/integration/test_dead_disk.py",
-    "tests/integration/test_walkthrough.py",
-    "tests/integration/test_import_openb.py",
-)
-"""Files that take half a minute and more, in the order in which they begin: no process works alone at the end, and
-those that emulate whole machines begin apart."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first."""
-    places = {file: place for place, file in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+    """Put first what takes longest."""
+    if INSIDE not in os.environ:
+        from tests.support.distribution import place_of
+
+        items.sort(key=lambda item: place_of(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each process whole parts of the run."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.support.distribution import PartScheduling
+
+    return PartScheduling(config, log)
+
+
+CRASHED: list[str] = []
+"""Workers of this run that did not end as they should."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Note a worker that crashed. ``scripts/test`` replaces none, because xdist may then wait for ever."""
+    if error:
+        CRASHED.append(node.gateway.id)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run if a worker crashed, also if it did so between two tests."""
+    if CRASHED:
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+
+REAL = (
+    "tests/integration/",
+    "tests/attacks/",
+    "tests/torture/",
+    "tests/unit/store/test_sqlite.py",
+    "tests/unit/store/test_restore.py",
+    "tests/unit/store/test_snapshots.py",
+    "tests/unit/api/test_tls.py",
+)
+"""Where tests that are coroutine functions run on a real loop; elsewhere they run on virtual time."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function (``tests.support.loops``)."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    from tests.support.loops import run, run_real
+
+    names = inspect.signature(pyfuncitem.obj).parameters
+    real = pyfuncitem.nodeid.startswith(REAL) or pyfuncitem.get_closest_marker("real_loop")
+    (run_real if real else run)(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

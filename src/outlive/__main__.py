@@ -1,7 +1,7 @@
 """Where every ``outlive`` command begins: ``python -m outlive`` and the console script.
 
 The guard goes its own way before anything else is imported. It must be able to run, locked into memory, beside a
-daemon whose libraries are broken or slow; see docs/operating/guard.md.
+daemon whose libraries are broken or slow; see docs/how-to/guard.md.
 """
 
 import sys

@@ -191,15 +191,13 @@ class Flooding:
 def flooding(flood: Flood) -> Iterator[Flooding]:
     """The flood goes on beside the block, which may end earlier or later."""
     command = [sys.executable, "-m", "tests.attacks.flood", json.dumps(asdict(flood))]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=REPOSITORY)
-    made = Flooding(process)
-    try:
-        yield made
-        made.end()
-    finally:
-        if process.poll() is None:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=REPOSITORY) as process:
+        made = Flooding(process)
+        try:
+            yield made
+            made.end()
+        finally:
             process.kill()
-            process.wait()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import pytest
 
 from outlive.resources import MemberRecord, Membership, ObjectMeta
 from tests.attacks.conftest import Attacked, renewing
-from tests.support.loops import run_real
 
 GROUP = "/apis/outlive.dev/v1alpha1"
 APPLY = "application/apply-patch+yaml"
@@ -42,60 +41,54 @@ BODIES = {
 }
 
 
-def test_no_body_of_a_host_stops_the_server(attacked: Attacked, tmp_path: Path) -> None:
-    async def story() -> None:
-        secret = await attacked.token("host-kvm-9", "host", "kvm-9")
-        async with renewing(attacked, tmp_path) as hosts, aiohttp.ClientSession() as session:
-            before = attacked.resident_mib()
-            own = attacked.store(secret)
-            await own.create(
-                Membership(metadata=ObjectMeta(name="kvm-9"), record=MemberRecord(machine_id="m", boot_id="b"))
-            )
-            await own.close()
-            url = f"{attacked.server.url}{GROUP}/memberships/kvm-9?fieldManager=x"
-            for what, (media, body) in BODIES.items():
-                headers = {"Authorization": f"Bearer {secret}", "Content-Type": media}
-                began = asyncio.get_running_loop().time()
-                with contextlib.suppress(aiohttp.ClientOSError):  # the server may close before it has read all of it
-                    async with session.patch(url, data=io.BytesIO(body), headers=headers, ssl=attacked.tls) as answer:
-                        assert answer.status in REFUSED, f"{what}: {answer.status}"
-                assert asyncio.get_running_loop().time() - began < QUICK_S, what
-            assert attacked.server.process.poll() is None
-            assert attacked.resident_mib() - before < GROWTH_MIB
-            assert all(host.safe and not host.failures for host in hosts)
-
-    run_real(story())
+async def test_no_body_of_a_host_stops_the_server(attacked: Attacked, tmp_path: Path) -> None:
+    secret = await attacked.token("host-kvm-9", "host", "kvm-9")
+    async with renewing(attacked, tmp_path) as hosts, aiohttp.ClientSession() as session:
+        before = attacked.resident_mib()
+        own = attacked.store(secret)
+        await own.create(
+            Membership(metadata=ObjectMeta(name="kvm-9"), record=MemberRecord(machine_id="m", boot_id="b"))
+        )
+        await own.close()
+        url = f"{attacked.server.url}{GROUP}/memberships/kvm-9?fieldManager=x"
+        for what, (media, body) in BODIES.items():
+            headers = {"Authorization": f"Bearer {secret}", "Content-Type": media}
+            began = asyncio.get_running_loop().time()
+            with contextlib.suppress(aiohttp.ClientOSError):  # the server may close before it has read all of it
+                async with session.patch(url, data=io.BytesIO(body), headers=headers, ssl=attacked.tls) as answer:
+                    assert answer.status in REFUSED, f"{what}: {answer.status}"
+            assert asyncio.get_running_loop().time() - began < QUICK_S, what
+        assert attacked.server.process.poll() is None
+        assert attacked.resident_mib() - before < GROWTH_MIB
+        assert all(host.safe and not host.failures for host in hosts)
 
 
 @pytest.mark.slow
-def test_a_flood_of_large_records_ends_at_the_quota_of_its_owner(attacked: Attacked, tmp_path: Path) -> None:
-    async def story() -> None:
-        secret = await attacked.token("host-kvm-9", "host", "kvm-9")
-        headers = {"Authorization": f"Bearer {secret}"}
-        statuses: list[int] = []
-        async with renewing(attacked, tmp_path) as hosts, aiohttp.ClientSession(headers=headers) as session:
-            before = attacked.resident_mib()
-            for _ in range(RECORDS):
-                record = {
-                    "apiVersion": "outlive.dev/v1alpha1",
-                    "kind": "DecisionRecord",
-                    "metadata": {"generateName": "x-"},
-                    "decision": "safety.x",
-                    "by": "node kvm-9",
-                    "at": "2030-01-01T00:00:00Z",
-                    "input": "x" * RECORD_BYTES,
-                }
-                url = f"{attacked.server.url}{GROUP}/decisionrecords"
-                async with session.post(url, json=record, ssl=attacked.tls) as answer:
-                    statuses.append(answer.status)
-            assert set(statuses) <= {201, 429}
-            assert statuses.count(429) > RECORDS // 2
-            assert attacked.resident_mib() - before < GROWTH_MIB
-            assert all(host.safe and not host.failures for host in hosts)
-        faults = await _faults(attacked)
-        assert "store-quota" in faults
-
-    run_real(story())
+async def test_a_flood_of_large_records_ends_at_the_quota_of_its_owner(attacked: Attacked, tmp_path: Path) -> None:
+    secret = await attacked.token("host-kvm-9", "host", "kvm-9")
+    headers = {"Authorization": f"Bearer {secret}"}
+    statuses: list[int] = []
+    async with renewing(attacked, tmp_path) as hosts, aiohttp.ClientSession(headers=headers) as session:
+        before = attacked.resident_mib()
+        for _ in range(RECORDS):
+            record = {
+                "apiVersion": "outlive.dev/v1alpha1",
+                "kind": "DecisionRecord",
+                "metadata": {"generateName": "x-"},
+                "decision": "safety.x",
+                "by": "node kvm-9",
+                "at": "2030-01-01T00:00:00Z",
+                "input": "x" * RECORD_BYTES,
+            }
+            url = f"{attacked.server.url}{GROUP}/decisionrecords"
+            async with session.post(url, json=record, ssl=attacked.tls) as answer:
+                statuses.append(answer.status)
+        assert set(statuses) <= {201, 429}
+        assert statuses.count(429) > RECORDS // 2
+        assert attacked.resident_mib() - before < GROWTH_MIB
+        assert all(host.safe and not host.failures for host in hosts)
+    faults = await _faults(attacked)
+    assert "store-quota" in faults
 
 
 async def _faults(attacked: Attacked) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outlive.api.auth import Role
+from outlive.api import Role
 from outlive.resources import (
     Cluster,
     ClusterStatus,
@@ -79,32 +79,28 @@ def test_stolen_credentials_of_the_cluster_write_nothing_of_others(server: ApiSe
     run_real(story(), limit_s=LIMIT_S)
 
 
-def test_nobody_gives_an_object_an_owner_with_which_it_would_be_deleted(server: ApiServer, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with sending(server) as send, webhook(server, tmp_path, send), controllers_store(server) as store:
-            await store.create(VirtualMachine(metadata=ObjectMeta(name="vm")))
-            owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "u"}
-            change = {"metadata": {"ownerReferences": [owner]}}
-            for role in (Role.OPERATOR, Role.CONTROLLER):
-                code, answer = await send("PATCH", f"{GROUP}/virtualmachines/vm", change, MERGE, role=role)
+async def test_nobody_gives_an_object_an_owner_with_which_it_would_be_deleted(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    async with sending(server) as send, webhook(server, tmp_path, send), controllers_store(server) as store:
+        await store.create(VirtualMachine(metadata=ObjectMeta(name="vm")))
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "u"}
+        change = {"metadata": {"ownerReferences": [owner]}}
+        for role in (Role.OPERATOR, Role.CONTROLLER):
+            code, answer = await send("PATCH", f"{GROUP}/virtualmachines/vm", change, MERGE, role=role)
+            assert code == 403, answer
+
+
+async def test_users_without_a_role_and_viewers_write_nothing(server: ApiServer, tmp_path: Path) -> None:
+    async with sending(server) as send, webhook(server, tmp_path, send), controllers_store(server) as store:
+        await store.create(VirtualMachine(metadata=ObjectMeta(name="vm")))
+        for options in ({"role": Role.VIEWER}, {"user": STRANGER}):
+            for method, path, body in (
+                ("PATCH", "/vm", {"metadata": {"labels": {"a": "b"}}}),
+                ("PATCH", "/vm/status", {"status": {"home": ME}}),
+                ("DELETE", "/vm", None),
+                ("DELETE", "", None),
+            ):
+                media = MERGE if method == "PATCH" else "application/json"
+                code, answer = await send(method, f"{GROUP}/virtualmachines{path}", body, media, **options)
                 assert code == 403, answer
-
-    run_real(story())
-
-
-def test_users_without_a_role_and_viewers_write_nothing(server: ApiServer, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with sending(server) as send, webhook(server, tmp_path, send), controllers_store(server) as store:
-            await store.create(VirtualMachine(metadata=ObjectMeta(name="vm")))
-            for options in ({"role": Role.VIEWER}, {"user": STRANGER}):
-                for method, path, body in (
-                    ("PATCH", "/vm", {"metadata": {"labels": {"a": "b"}}}),
-                    ("PATCH", "/vm/status", {"status": {"home": ME}}),
-                    ("DELETE", "/vm", None),
-                    ("DELETE", "", None),
-                ):
-                    media = MERGE if method == "PATCH" else "application/json"
-                    code, answer = await send(method, f"{GROUP}/virtualmachines{path}", body, media, **options)
-                    assert code == 403, answer
-
-    run_real(story())

@@ -12,7 +12,7 @@ import pytest
 from tests.support import environments
 from tests.support.command import up
 
-REQUESTS = int(os.environ.get("OUTLIVE_FUZZ_REQUESTS", "900"))
+REQUESTS = int(os.environ.get("OUTLIVE_FUZZ_REQUESTS", "450"))
 """100,000 take an hour: ``OUTLIVE_FUZZ_REQUESTS=100000 scripts/test -- tests/attacks/test_fuzz.py``."""
 SEED = int(os.environ.get("OUTLIVE_FUZZ_SEED", "1"))
 ROUNDS = 3

@@ -15,11 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from outlive.api.auth import Role
-from outlive.api.config import ApiSettings
-from outlive.api.patches import APPLY_PATCH, JSON_PATCH, MERGE_PATCH
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SystemIds
+from outlive.api import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, ApiSettings, Role
+from outlive.base import SystemClock, SystemIds
 from outlive.resources import (
     Cluster,
     Hypervisor,
@@ -28,8 +25,8 @@ from outlive.resources import (
     ObjectMeta,
     Resource,
     VirtualMachine,
+    to_builtins,
 )
-from outlive.resources.codec import to_builtins
 from outlive.store import Store
 from outlive.store.sqlite import SqliteStore
 from tests.support.api import GROUP, HOST, api

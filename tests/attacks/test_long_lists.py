@@ -11,8 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from outlive.resources.memberships import FORMER_MEMBERSHIPS
-from outlive.resources.vms import HOLDERS_LIMIT
+from outlive.resources import FORMER_MEMBERSHIPS, HOLDERS_LIMIT
 from tests.attacks.conftest import Attacked
 from tests.support.loops import run_real
 

@@ -14,17 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from outlive.api.auth import Role
-from outlive.api.tls import ServerTls
-from outlive.base.clock import SystemClock
-from outlive.base.errors import Forbidden
-from outlive.base.ids import SystemIds
-from outlive.base.random import Random
+from outlive.api import Role, ServerTls
+from outlive.base import Forbidden, Random, SystemClock, SystemIds
 from outlive.resources import (
     HOST_LABEL,
     KINDS,
     Assigned,
     Cluster,
+    ClusterStatus,
     Console,
     Holder,
     Hypervisor,
@@ -32,20 +29,18 @@ from outlive.resources import (
     MemberRecord,
     Membership,
     ObjectMeta,
+    Pause,
     Resource,
     Secret,
     Token,
     VirtualMachine,
     VirtualMachineSpec,
+    VirtualMachineStatus,
+    decode,
+    encode,
 )
-from outlive.resources.cluster import ClusterStatus, Pause
-from outlive.resources.codec import decode, encode
-from outlive.resources.vms import VirtualMachineStatus
-from outlive.store.http import HttpStore
-from outlive.store.memory import MemoryStore
-from outlive.store.tls import trusting
+from outlive.store import HttpStore, MemoryStore, make_client_context
 from tests.support.api import GROUP, TOKENS, Api, api
-from tests.support.loops import run_real
 from tests.unit.resources.examples import FULL
 
 MINE, THEIRS = "kvm-1", "kvm-2"
@@ -127,7 +122,7 @@ async def attacked(directory: Path, *objects: Resource) -> AsyncIterator[tuple[A
     store.load(objects)
     tls = ServerTls(directory, [], SystemClock())
     async with api(store, tls=tls) as served:
-        yield served, trusting(tls.authority, pinned=tls.fingerprint)
+        yield served, make_client_context(tls.authority, pinned=tls.fingerprint)
 
 
 def client(served: Api, tls: ssl.SSLContext, role: Role) -> HttpStore:
@@ -152,78 +147,71 @@ def mark(shown: Any, whole: Resource) -> str:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_nobody_reads_more_of_any_kind_than_the_table_says(role: Role, tmp_path: Path) -> None:
-    async def story() -> None:
-        objects = {(obj.kind(), host): example(obj, host) for obj in FULL for host in (MINE, THEIRS)}
-        async with attacked(tmp_path, *objects.values()) as (served, tls):
+async def test_nobody_reads_more_of_any_kind_than_the_table_says(role: Role, tmp_path: Path) -> None:
+    objects = {(obj.kind(), host): example(obj, host) for obj in FULL for host in (MINE, THEIRS)}
+    async with attacked(tmp_path, *objects.values()) as (served, tls):
 
-            async def marks(kind: str) -> str:
-                """What the role is shown of the objects of that kind."""
-                path = f"{GROUP}/{KINDS[kind].info.plural}"
-                gets = {}
-                for host in (MINE, THEIRS):
-                    status, body, _ = await served.call("GET", f"{path}/{host}", role=role, ssl=tls)
-                    assert status in (200, 403), body
-                    head = await served.call("HEAD", f"{path}/{host}", role=role, ssl=tls)
-                    assert head[0] == status
-                    gets[host] = body if status == 200 else None
-                lists = []
-                for query in ("", "?limit=5", f"?fieldSelector=metadata.name={MINE}", "?labelSelector=a!=b"):
-                    status, body, _ = await served.call("GET", f"{path}{query}", role=role, ssl=tls)
-                    assert status in (200, 403), body
-                    lists.append({one["metadata"]["name"]: one for one in body.get("items", ())})
-                assert lists[0] == lists[1] == lists[3], (kind, role)
-                assert lists[2] == {name: one for name, one in lists[0].items() if name == MINE}
-                events = await watched(served, tls, path, role)
-                return ",".join(
-                    "".join(mark(found.get(host), objects[kind, host]) for host in (MINE, THEIRS))
-                    for found in (gets, lists[0], events)
-                )
+        async def marks(kind: str) -> str:
+            """What the role is shown of the objects of that kind."""
+            path = f"{GROUP}/{KINDS[kind].info.plural}"
+            gets = {}
+            for host in (MINE, THEIRS):
+                status, body, _ = await served.call("GET", f"{path}/{host}", role=role, ssl=tls)
+                assert status in (200, 403), body
+                head = await served.call("HEAD", f"{path}/{host}", role=role, ssl=tls)
+                assert head[0] == status
+                gets[host] = body if status == 200 else None
+            lists = []
+            for query in ("", "?limit=5", f"?fieldSelector=metadata.name={MINE}", "?labelSelector=a!=b"):
+                status, body, _ = await served.call("GET", f"{path}{query}", role=role, ssl=tls)
+                assert status in (200, 403), body
+                lists.append({one["metadata"]["name"]: one for one in body.get("items", ())})
+            assert lists[0] == lists[1] == lists[3], (kind, role)
+            assert lists[2] == {name: one for name, one in lists[0].items() if name == MINE}
+            events = await watched(served, tls, path, role)
+            return ",".join(
+                "".join(mark(found.get(host), objects[kind, host]) for host in (MINE, THEIRS))
+                for found in (gets, lists[0], events)
+            )
 
-            # At once: a role that is refused waits for each answer, and has 16 seats.
-            shown = dict(zip(KINDS, await asyncio.gather(*map(marks, KINDS)), strict=True))
-        assert shown == {kind: expected()[kind, role.value] for kind in KINDS}
-
-    run_real(story())
+        # At once: a role that is refused waits for each answer, and has 16 seats.
+        shown = dict(zip(KINDS, await asyncio.gather(*map(marks, KINDS)), strict=True))
+    assert shown == {kind: expected()[kind, role.value] for kind in KINDS}
 
 
-def test_what_a_part_leaves_out_is_nowhere_in_any_answer(tmp_path: Path) -> None:
+async def test_what_a_part_leaves_out_is_nowhere_in_any_answer(tmp_path: Path) -> None:
     """Also not in tables, annotations and answers to writes."""
     vm = example(next(one for one in FULL if isinstance(one, VirtualMachine)), THEIRS)
     path, table = f"{GROUP}/virtualmachines", "application/json;as=Table;v=v1;g=meta.k8s.io"
-
-    async def story() -> None:
-        async with attacked(tmp_path, vm) as (served, tls):
-            for role in (Role.VIEWER, Role.OPERATOR, Role.CONTROLLER, Role.HOST, Role.COORDINATOR):
-                answers = [await watched(served, tls, path, role)]
-                for accept in ("application/json", table):
-                    for query in ("", f"/{THEIRS}", "?limit=1"):
-                        url = f"{path}{query}{'&' if '?' in query else '?'}includeObject=Object"
-                        answers.append(await served.call("GET", url, role=role, ssl=tls, headers={"Accept": accept}))
-                copies = [{"op": "copy", "from": "/spec/definition", "path": "/metadata/annotations/x"}]
-                for body, media in (
-                    ({"metadata": {"labels": {"a": "b"}}}, "application/merge-patch+json"),
-                    (copies, "application/json-patch+json"),
-                ):
-                    for dry in ("", "?dryRun=All"):
-                        answers.append(
-                            await served.call(
-                                "PATCH",
-                                f"{path}/{THEIRS}{dry}",
-                                role=role,
-                                ssl=tls,
-                                data=json.dumps(body),
-                                headers={"Content-Type": media},
-                            )
+    async with attacked(tmp_path, vm) as (served, tls):
+        for role in (Role.VIEWER, Role.OPERATOR, Role.CONTROLLER, Role.HOST, Role.COORDINATOR):
+            answers = [await watched(served, tls, path, role)]
+            for accept in ("application/json", table):
+                for query in ("", f"/{THEIRS}", "?limit=1"):
+                    url = f"{path}{query}{'&' if '?' in query else '?'}includeObject=Object"
+                    answers.append(await served.call("GET", url, role=role, ssl=tls, headers={"Accept": accept}))
+            copies = [{"op": "copy", "from": "/spec/definition", "path": "/metadata/annotations/x"}]
+            for body, media in (
+                ({"metadata": {"labels": {"a": "b"}}}, "application/merge-patch+json"),
+                (copies, "application/json-patch+json"),
+            ):
+                for dry in ("", "?dryRun=All"):
+                    answers.append(
+                        await served.call(
+                            "PATCH",
+                            f"{path}/{THEIRS}{dry}",
+                            role=role,
+                            ssl=tls,
+                            data=json.dumps(body),
+                            headers={"Content-Type": media},
                         )
-                assert "hunter2" not in str(answers), role
-                if role in (Role.HOST, Role.COORDINATOR):
-                    assert not [word for word in ("displayName", "extraSpecs", "graphics") if word in str(answers)]
-            kept = await served.store.get(VirtualMachine, THEIRS)
-            assert kept.spec.definition == SCREEN
-            assert "hunter2" not in kept.metadata.annotations.get("x", "")
-
-    run_real(story())
+                    )
+            assert "hunter2" not in str(answers), role
+            if role in (Role.HOST, Role.COORDINATOR):
+                assert not [word for word in ("displayName", "extraSpecs", "graphics") if word in str(answers)]
+        kept = await served.store.get(VirtualMachine, THEIRS)
+        assert kept.spec.definition == SCREEN
+        assert "hunter2" not in kept.metadata.annotations.get("x", "")
 
 
 def vm_on(name: str, host: str) -> VirtualMachine:
@@ -235,117 +223,98 @@ def vm_on(name: str, host: str) -> VirtualMachine:
     )
 
 
-def test_a_vm_appears_in_the_watch_of_its_host_and_vanishes_when_it_leaves(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with attacked(tmp_path, vm_on("vm-1", THEIRS)) as (served, tls):
-            url, headers = f"{served.url}{GROUP}/virtualmachines?watch=true", f"Bearer {TOKENS[Role.HOST]}"
-            async with served.session.get(url, headers={"Authorization": headers}, ssl=tls) as answer:
-                admin = client(served, tls, Role.ADMIN)
-                events = []
-                for number, host in enumerate((MINE, MINE, THEIRS, MINE)):
-                    now = await admin.get(VirtualMachine, "vm-1", fresh=True)
-                    status = VirtualMachineStatus(assigned=Assigned(hypervisor=host), message=str(number))
-                    await admin.replace_status(_replace(now, status=status))
-                    events.append(json.loads(await answer.content.readline()))
-                await admin.close()
-            told = [(one["type"], "hunter2" in one["object"]["spec"]["definition"]) for one in events]
-            assert told == [("ADDED", True), ("MODIFIED", True), ("DELETED", False), ("ADDED", True)]
-
-    run_real(story())
-
-
-def test_a_host_reads_nothing_that_is_not_its_own(tmp_path: Path) -> None:
-    async def story() -> None:
-        moment = datetime(2026, 1, 1, tzinfo=UTC)
-        console = Console(
-            metadata=ObjectMeta(name="vm-2"), host=THEIRS, text="root password: hunter2", changed_at=moment
-        )
-        objects = (vm_on("vm-1", MINE), vm_on("vm-2", THEIRS), console)
-        async with attacked(tmp_path, *objects) as (served, tls):
-            store = client(served, tls, Role.HOST)
-            mine, theirs = await store.get(VirtualMachine, "vm-1"), await store.get(VirtualMachine, "vm-2")
-            assert mine.spec.definition == SCREEN
-            assert theirs.spec.definition == "<domain><uuid>6f9619ff-8b86-4011-b42d-00cf4fc964ff</uuid></domain>"
-            for work in (
-                store.get(Console, "vm-2"),
-                store.get(Secret, "ipmi"),
-                store.get(Token, "anybody"),
-                store.list(Secret),
-                store.list(Token),
-                store.list(Console),
-            ):
-                with pytest.raises(Forbidden):
-                    await work
-            status, _, _ = await served.call("POST", "/scheduler/nova/explain", role=Role.HOST, ssl=tls, data=b"{}")
-            assert status == 403
-            for path in ("/faults", "/api/v1/events", "/metrics", "/failover/coverage"):
-                status, _, _ = await served.call("GET", path, role=Role.HOST, ssl=tls)
-                assert status in (403, 404), path
-            await store.close()
-
-    run_real(story())
-
-
-def test_a_host_that_enters_itself_in_a_paused_cluster_gets_no_console_of_others(
-    tmp_path: Path,
-) -> None:
-    async def story() -> None:
-        moment = datetime(2026, 1, 1, tzinfo=UTC)
-        console = Console(
-            metadata=ObjectMeta(name="vm-2", uid="c", resource_version="1"), host=THEIRS, text="x", changed_at=moment
-        )
-        record = MemberRecord(machine_id="m", boot_id="b", epoch=1)
-        member = Membership(metadata=ObjectMeta(name=MINE, uid="u-1", resource_version="2"), record=record)
-        paused = ClusterStatus(store_incarnation="now", pause=Pause(waits_for=(MINE,)))
-        cluster = Cluster(metadata=ObjectMeta(name="default", uid="u-2", resource_version="3"), status=paused)
-        vm = vm_on("vm-2", THEIRS)
-        vm = _replace(vm, metadata=_replace(vm.metadata, uid="u-3", resource_version="4"))
-        async with attacked(tmp_path, console, member, cluster, vm) as (served, tls):
-            store = client(served, tls, Role.HOST)
-            seen = await store.get(VirtualMachine, "vm-2")
-            entry = Holder(hypervisor=MINE, member_uid="u-1", epoch=1, run_id="s")
-            status = _replace(seen.status, holders=(*seen.status.holders, entry))
-            held = await store.replace_status(_replace(seen, status=status))
-            assert MINE in held.hosts()
-            with pytest.raises(Forbidden, match="has nothing to do with the VM"):
-                await store.get(Console, "vm-2")
-            await store.close()
-
-    run_real(story())
-
-
-def test_a_host_that_is_no_coordinator_any_more_reads_no_secrets(tmp_path: Path) -> None:
-    async def story() -> None:
-        now = Hypervisor(metadata=ObjectMeta(name=MINE), spec=HypervisorSpec(mode="hypervisor"))
-        secret = Secret(metadata=ObjectMeta(name="ipmi"))
-        async with attacked(tmp_path, now, secret) as (served, tls):
-            store, admin = client(served, tls, Role.COORDINATOR), client(served, tls, Role.ADMIN)
-            with pytest.raises(Forbidden, match="is no coordinator"):
-                await store.get(Secret, "ipmi")
-            host = await admin.get(Hypervisor, MINE)
-            await admin.replace(_replace(host, spec=HypervisorSpec(mode="coordinator")))
-            assert (await store.get(Secret, "ipmi")).name == "ipmi"
-            await store.close()
+async def test_a_vm_appears_in_the_watch_of_its_host_and_vanishes_when_it_leaves(tmp_path: Path) -> None:
+    async with attacked(tmp_path, vm_on("vm-1", THEIRS)) as (served, tls):
+        url, headers = f"{served.url}{GROUP}/virtualmachines?watch=true", f"Bearer {TOKENS[Role.HOST]}"
+        async with served.session.get(url, headers={"Authorization": headers}, ssl=tls) as answer:
+            admin = client(served, tls, Role.ADMIN)
+            events = []
+            for number, host in enumerate((MINE, MINE, THEIRS, MINE)):
+                now = await admin.get(VirtualMachine, "vm-1", fresh=True)
+                status = VirtualMachineStatus(assigned=Assigned(hypervisor=host), message=str(number))
+                await admin.replace_status(_replace(now, status=status))
+                events.append(json.loads(await answer.content.readline()))
             await admin.close()
+        told = [(one["type"], "hunter2" in one["object"]["spec"]["definition"]) for one in events]
+        assert told == [("ADDED", True), ("MODIFIED", True), ("DELETED", False), ("ADDED", True)]
 
-    run_real(story())
+
+async def test_a_host_reads_nothing_that_is_not_its_own(tmp_path: Path) -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    console = Console(metadata=ObjectMeta(name="vm-2"), host=THEIRS, text="root password: hunter2", changed_at=moment)
+    objects = (vm_on("vm-1", MINE), vm_on("vm-2", THEIRS), console)
+    async with attacked(tmp_path, *objects) as (served, tls):
+        store = client(served, tls, Role.HOST)
+        mine, theirs = await store.get(VirtualMachine, "vm-1"), await store.get(VirtualMachine, "vm-2")
+        assert mine.spec.definition == SCREEN
+        assert theirs.spec.definition == "<domain><uuid>6f9619ff-8b86-4011-b42d-00cf4fc964ff</uuid></domain>"
+        for work in (
+            store.get(Console, "vm-2"),
+            store.get(Secret, "ipmi"),
+            store.get(Token, "anybody"),
+            store.list(Secret),
+            store.list(Token),
+            store.list(Console),
+        ):
+            with pytest.raises(Forbidden):
+                await work
+        status, _, _ = await served.call("POST", "/scheduler/nova/explain", role=Role.HOST, ssl=tls, data=b"{}")
+        assert status == 403
+        for path in ("/faults", "/api/v1/events", "/metrics", "/failover/coverage"):
+            status, _, _ = await served.call("GET", path, role=Role.HOST, ssl=tls)
+            assert status in (403, 404), path
+        await store.close()
 
 
-def test_a_password_that_a_writer_is_not_shown_survives_what_it_writes(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with attacked(tmp_path, vm_on("vm-1", THEIRS)) as (served, tls):
-            store = client(served, tls, Role.OPERATOR)
-            seen = await store.get(VirtualMachine, "vm-1")
-            assert "hunter2" not in seen.spec.definition
-            assert "<graphics" in seen.spec.definition
-            seen = await store.replace(_replace(seen, spec=_replace(seen.spec, project="p")))
-            assert "hunter2" not in seen.spec.definition
-            kept = await served.store.get(VirtualMachine, "vm-1")
-            assert (kept.spec.definition, kept.spec.project) == (SCREEN, "p")
-            other = _replace(seen, spec=_replace(seen.spec, definition=seen.spec.definition.replace("96", "128")))
-            with pytest.raises(Forbidden, match="is not shown, and would lose it") as caught:
-                await store.replace(other)
-            assert (caught.value.place, "admin" in caught.value.remedy) == ("spec.definition", True)
-            await store.close()
+async def test_a_host_that_enters_itself_in_a_paused_cluster_gets_no_console_of_others(tmp_path: Path) -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    console = Console(
+        metadata=ObjectMeta(name="vm-2", uid="c", resource_version="1"), host=THEIRS, text="x", changed_at=moment
+    )
+    record = MemberRecord(machine_id="m", boot_id="b", epoch=1)
+    member = Membership(metadata=ObjectMeta(name=MINE, uid="u-1", resource_version="2"), record=record)
+    paused = ClusterStatus(store_incarnation="now", pause=Pause(waits_for=(MINE,)))
+    cluster = Cluster(metadata=ObjectMeta(name="default", uid="u-2", resource_version="3"), status=paused)
+    vm = vm_on("vm-2", THEIRS)
+    vm = _replace(vm, metadata=_replace(vm.metadata, uid="u-3", resource_version="4"))
+    async with attacked(tmp_path, console, member, cluster, vm) as (served, tls):
+        store = client(served, tls, Role.HOST)
+        seen = await store.get(VirtualMachine, "vm-2")
+        entry = Holder(hypervisor=MINE, member_uid="u-1", epoch=1, run_id="s")
+        status = _replace(seen.status, holders=(*seen.status.holders, entry))
+        held = await store.replace_status(_replace(seen, status=status))
+        assert MINE in held.involved_hosts()
+        with pytest.raises(Forbidden, match="has nothing to do with the VM"):
+            await store.get(Console, "vm-2")
+        await store.close()
 
-    run_real(story())
+
+async def test_a_host_that_is_no_coordinator_any_more_reads_no_secrets(tmp_path: Path) -> None:
+    now = Hypervisor(metadata=ObjectMeta(name=MINE), spec=HypervisorSpec(mode="hypervisor"))
+    secret = Secret(metadata=ObjectMeta(name="ipmi"))
+    async with attacked(tmp_path, now, secret) as (served, tls):
+        store, admin = client(served, tls, Role.COORDINATOR), client(served, tls, Role.ADMIN)
+        with pytest.raises(Forbidden, match="is no coordinator"):
+            await store.get(Secret, "ipmi")
+        host = await admin.get(Hypervisor, MINE)
+        await admin.replace(_replace(host, spec=HypervisorSpec(mode="coordinator")))
+        assert (await store.get(Secret, "ipmi")).name == "ipmi"
+        await store.close()
+        await admin.close()
+
+
+async def test_a_password_that_a_writer_is_not_shown_survives_what_it_writes(tmp_path: Path) -> None:
+    async with attacked(tmp_path, vm_on("vm-1", THEIRS)) as (served, tls):
+        store = client(served, tls, Role.OPERATOR)
+        seen = await store.get(VirtualMachine, "vm-1")
+        assert "hunter2" not in seen.spec.definition
+        assert "<graphics" in seen.spec.definition
+        seen = await store.replace(_replace(seen, spec=_replace(seen.spec, project="p")))
+        assert "hunter2" not in seen.spec.definition
+        kept = await served.store.get(VirtualMachine, "vm-1")
+        assert (kept.spec.definition, kept.spec.project) == (SCREEN, "p")
+        other = _replace(seen, spec=_replace(seen.spec, definition=seen.spec.definition.replace("96", "128")))
+        with pytest.raises(Forbidden, match="is not shown, and would lose it") as caught:
+            await store.replace(other)
+        assert (caught.value.place, "admin" in caught.value.remedy) == ("spec.definition", True)
+        await store.close()

@@ -11,7 +11,6 @@ import aiohttp
 import pytest
 
 from tests.attacks.conftest import Attacked
-from tests.support.loops import run_real
 
 pytestmark = pytest.mark.component("openssl")
 
@@ -180,60 +179,50 @@ async def seen(send: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("role", ATTACKS)
-def test_a_stolen_token_writes_nothing_of_others(attacked: Attacked, role: str) -> None:
-    async def story() -> None:
-        token = await attacked.token(f"stolen-{role}", role, ME if role in ("host", "coordinator") else "")
-        async with sending(attacked, attacked.admin) as admin, sending(attacked, token) as send:
-            pause = {"reason": "went-back", "since": AT, "waitsFor": [OTHER]}
-            cluster = {"storeIncarnation": await furnish(admin), "pause": pause}
-            assert (await admin("PATCH", "clusters/default/status", {"status": cluster}))[0] == 200
-            before, answers = await seen(admin), {}
-            for method, path, body in ATTACKS[role]:
-                status, _ = await send(method, path, body)
-                answers[method, path, json.dumps(body)] = status
-                if method == "PATCH" and "/status" not in path:
-                    applied = {"apiVersion": "outlive.dev/v1alpha1", "kind": KINDS[path.partition("/")[0]], **body}
-                    status, _ = await send(method, f"{path}?fieldManager=m&force=true", applied, APPLY)
-                    answers["apply", path, json.dumps(body)] = status
-            assert {what: status for what, status in answers.items() if status != 403} == {}
-            assert await seen(admin) == before
-
-    run_real(story())
+async def test_a_stolen_token_writes_nothing_of_others(attacked: Attacked, role: str) -> None:
+    token = await attacked.token(f"stolen-{role}", role, ME if role in ("host", "coordinator") else "")
+    async with sending(attacked, attacked.admin) as admin, sending(attacked, token) as send:
+        pause = {"reason": "went-back", "since": AT, "waitsFor": [OTHER]}
+        cluster = {"storeIncarnation": await furnish(admin), "pause": pause}
+        assert (await admin("PATCH", "clusters/default/status", {"status": cluster}))[0] == 200
+        before, answers = await seen(admin), {}
+        for method, path, body in ATTACKS[role]:
+            status, _ = await send(method, path, body)
+            answers[method, path, json.dumps(body)] = status
+            if method == "PATCH" and "/status" not in path:
+                applied = {"apiVersion": "outlive.dev/v1alpha1", "kind": KINDS[path.partition("/")[0]], **body}
+                status, _ = await send(method, f"{path}?fieldManager=m&force=true", applied, APPLY)
+                answers["apply", path, json.dumps(body)] = status
+        assert {what: status for what, status in answers.items() if status != 403} == {}
+        assert await seen(admin) == before
 
 
-def test_no_host_reads_the_console_of_a_vm_by_making_itself_one_of_its_hosts(attacked: Attacked) -> None:
-    async def story() -> None:
-        token = await attacked.token("stolen", "host", ME)
-        async with sending(attacked, attacked.admin) as admin, sending(attacked, token) as send:
-            await furnish(admin)
-            uid = (await admin("GET", f"memberships/{ME}"))[1]["metadata"]["uid"]
-            entry = {**MINE, "memberUid": uid}
-            theirs = (await admin("GET", "virtualmachines/theirs"))[1]["status"]["holders"]
-            tries = [
-                {"holders": [*theirs, entry]},
-                {"holders": [*theirs, {**entry, "role": "incoming"}]},
-                {"migration": {"id": "m", "source": OTHER, "target": ME}},
-                {"assigned": {"hypervisor": ME}, "holders": [*theirs, entry]},
-            ]
-            for status in tries:
-                assert (await send("PATCH", "virtualmachines/theirs/status", {"status": status}))[0] == 403, status
-                assert (await send("GET", "consoles/theirs"))[0] == 403
-            labels = {"metadata": {"labels": {"outlive.dev/host": ME}}}
-            assert (await send("PATCH", "virtualmachines/theirs", labels))[0] == 403
+async def test_no_host_reads_the_console_of_a_vm_by_making_itself_one_of_its_hosts(attacked: Attacked) -> None:
+    token = await attacked.token("stolen", "host", ME)
+    async with sending(attacked, attacked.admin) as admin, sending(attacked, token) as send:
+        await furnish(admin)
+        uid = (await admin("GET", f"memberships/{ME}"))[1]["metadata"]["uid"]
+        entry = {**MINE, "memberUid": uid}
+        theirs = (await admin("GET", "virtualmachines/theirs"))[1]["status"]["holders"]
+        tries = [
+            {"holders": [*theirs, entry]},
+            {"holders": [*theirs, {**entry, "role": "incoming"}]},
+            {"migration": {"id": "m", "source": OTHER, "target": ME}},
+            {"assigned": {"hypervisor": ME}, "holders": [*theirs, entry]},
+        ]
+        for status in tries:
+            assert (await send("PATCH", "virtualmachines/theirs/status", {"status": status}))[0] == 403, status
             assert (await send("GET", "consoles/theirs"))[0] == 403
+        labels = {"metadata": {"labels": {"outlive.dev/host": ME}}}
+        assert (await send("PATCH", "virtualmachines/theirs", labels))[0] == 403
+        assert (await send("GET", "consoles/theirs"))[0] == 403
 
-    run_real(story())
 
-
-def test_a_host_empties_itself_with_its_own_token_and_no_other_host(attacked: Attacked) -> None:
+async def test_a_host_empties_itself_with_its_own_token_and_no_other_host(attacked: Attacked) -> None:
     """So no token of an operator has to lie on it."""
-
-    async def story() -> None:
-        token = await attacked.token("own", "host", ME)
-        async with sending(attacked, attacked.admin) as admin, sending(attacked, token) as send:
-            await furnish(admin)
-            for drain in (True, False):
-                assert (await send("PATCH", f"hypervisors/{ME}", {"spec": {"drain": drain}}))[0] == 200
-                assert (await send("PATCH", f"hypervisors/{OTHER}", {"spec": {"drain": True}}))[0] == 403
-
-    run_real(story())
+    token = await attacked.token("own", "host", ME)
+    async with sending(attacked, attacked.admin) as admin, sending(attacked, token) as send:
+        await furnish(admin)
+        for drain in (True, False):
+            assert (await send("PATCH", f"hypervisors/{ME}", {"spec": {"drain": drain}}))[0] == 200
+            assert (await send("PATCH", f"hypervisors/{OTHER}", {"spec": {"drain": True}}))[0] == 403

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from outlive.cli.node_ports import screen_passwords
+from outlive.cli import screen_passwords
 from outlive.resources import API_VERSION
 from tests.support.api import GROUP
 from tests.support.command import Server, outlive, spawned, up

@@ -20,11 +20,8 @@ from tests.support.nova import RECORDED
 from tests.support.nova_cloud import NovaCloud
 from tests.support.openstack import settings
 
-from outlive.base.clock import SystemClock
-from outlive.drivers.openstack.nova import NovaClient
-from outlive.drivers.openstack.nova_moves import NovaMoves
-from outlive.drivers.openstack.nova_vms import NovaVms
-from outlive.drivers.openstack.session import OpenStackSession
+from outlive.base import SystemClock
+from outlive.drivers.openstack import NovaClient, NovaMoves, NovaVms, OpenStackSession
 
 pytestmark = pytest.mark.component("nova", "keystone")
 LIMIT_S = 60.0
@@ -111,7 +108,7 @@ def test_a_server_is_moved_live_and_its_move_is_listed(cloud: NovaCloud, tmp_pat
                 assert found is not None
                 now = found
             assert now.host in {"h1", "h2"} - {before.host}
-            assert [(one.source, one.target) for one in await moves.moves(server)] == [(before.host, now.host)]
+            assert [(one.source, one.target) for one in await moves.list_moves(server)] == [(before.host, now.host)]
         finally:
             await session.close()
 
@@ -127,13 +124,13 @@ def test_nova_is_as_it_was_recorded(cloud: NovaCloud, tmp_path: Path) -> None:
         nova = NovaClient(session, said, SystemClock())
         try:
             now: dict[str, list[dict[str, Any]]] = {
-                "servers": (await nova.servers())[0],
-                "flavors": await nova.flavors(),
-                "hypervisors": await nova.hypervisors(),
-                "services": await nova.services(),
+                "servers": (await nova.list_servers())[0],
+                "flavors": await nova.list_flavors(),
+                "hypervisors": await nova.list_hypervisors(),
+                "services": await nova.list_services(),
             }
             found = await NovaVms(nova, said, SystemClock()).list_vms()
-            assert await nova.gone(["11111111-0000-4000-8000-000000000000"]) != frozenset()
+            assert await nova.find_deleted(["11111111-0000-4000-8000-000000000000"]) != frozenset()
         finally:
             await session.close()
         for kind, records in now.items():

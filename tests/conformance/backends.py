@@ -13,15 +13,10 @@ from tests.support.api_server import shared_server
 from tests.support.loops import run
 from tests.support.zookeeper import shared_ensemble, zookeeper_store
 
-from outlive.api.auth import Role
-from outlive.base.clock import LoopClock, SystemClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.store import Store
-from outlive.store.faults import FaultStore
-from outlive.store.http import HttpStore
+from outlive.api import Role
+from outlive.base import LoopClock, Random, SeededIds, SystemClock
+from outlive.store import FaultStore, HttpStore, MemoryStore, Store
 from outlive.store.kubernetes import KubernetesStore
-from outlive.store.memory import MemoryStore
 from outlive.store.sqlite import SqliteStore
 
 GOODBYE_S = 0.1

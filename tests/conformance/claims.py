@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -12,6 +14,9 @@ import pytest
 from tests.support.loops import run_real
 
 T = TypeVar("T")
+PATIENCE_S = 60.0
+"""For what must happen in the end, on a machine that is busy with others."""
+LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,20 @@ class Subject(Generic[T]):
         """For pytest."""
         marks = (pytest.mark.component(self.component),) if self.component else ()
         return pytest.param(self, id=self.name, marks=marks)
+
+
+async def until(holds: Callable[[], Any], what: str, limit_s: float = PATIENCE_S) -> Any:
+    """Wait for a condition, which may be a coroutine function's, by the time of the loop; returns its value."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + limit_s
+    while True:
+        value = holds()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return value
+        assert loop.time() < end_s, f"within {limit_s:g} s it never happened that {what}"
+        await asyncio.sleep(LOOK_S)
 
 
 Claim = Callable[[T], Coroutine[Any, Any, None]]

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic
 
 from outlive.resources import R
-from outlive.store import Change, Delete, Malformed, Reset, Store, Synced, Upsert
-from outlive.store.selectors import Selector
+from outlive.store import Change, Delete, Malformed, Reset, Selector, Store, Synced, Upsert
 
 PATIENCE_S = 30.0
 

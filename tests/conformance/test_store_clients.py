@@ -15,18 +15,12 @@ from tests.conformance.objects import vm, with_phase, with_project
 from tests.support.api import api
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock, SystemClock
-from outlive.base.errors import Conflict, NotFound, Unavailable, Unknown
-from outlive.base.ids import SeededIds, SystemIds
-from outlive.base.random import Random
+from outlive.base import Conflict, LoopClock, NotFound, Random, SeededIds, SystemClock, SystemIds, Unavailable, Unknown
 from outlive.resources import Cluster, ObjectMeta, ObjectRef, VirtualMachine
-from outlive.simulation.stores import WorldStore
-from outlive.store import Store
-from outlive.store.faults import FaultRates, FaultStore
-from outlive.store.memory import MemoryStore
-from outlive.store.proxy import StoreProxy
-from outlive.store.sqlite import SqliteStore
-from outlive.store.sqlite.restore import copy_of, restore
+from outlive.simulation import WorldStore
+from outlive.store import FaultRates, FaultStore, MemoryStore, Store, StoreProxy
+from outlive.store.sqlite import SqliteStore, copy_of
+from outlive.store.sqlite.restore import restore
 
 T = TypeVar("T")
 REF = ObjectRef(kind="VirtualMachine", name="vm-1")
@@ -252,7 +246,7 @@ class _Simulated:
         return await write(self._store)
 
     async def back_up(self) -> None:
-        self._store.snapshot()
+        self._store.make_backup()
 
     async def restore(self) -> str:
         return self._store.restore()

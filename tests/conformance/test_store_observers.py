@@ -9,7 +9,7 @@ from tests.conformance.backends import claim
 from tests.conformance.objects import election, vm, with_meta, with_phase, with_project
 from tests.conformance.observers import Follower, following
 
-from outlive.base.errors import Unavailable
+from outlive.base import Unavailable
 from outlive.resources import VirtualMachine
 from outlive.store import Delete, Selector, Store, Synced, Upsert
 
@@ -131,7 +131,7 @@ async def test_an_object_with_finalizers_is_seen_marked_and_then_gone(store: Sto
 @claim
 async def test_an_object_that_stops_matching_is_delivered_as_deleted(store: Store) -> None:
     made = await store.create(vm(labels={"host": "a"}))
-    follower = await following(store, VirtualMachine, selector=Selector.equal(host="a"))
+    follower = await following(store, VirtualMachine, selector=Selector.from_values(host="a"))
     assert set(follower.objects) == {"vm-1"}
     made = await store.replace(with_meta(made, labels={"host": "b"}))
     await follower.until(lambda objects: not objects, why="that it moved away")
@@ -142,7 +142,7 @@ async def test_an_object_that_stops_matching_is_delivered_as_deleted(store: Stor
 
 @claim
 async def test_what_never_matched_is_not_delivered(store: Store) -> None:
-    follower = await following(store, VirtualMachine, selector=Selector.equal(host="a"))
+    follower = await following(store, VirtualMachine, selector=Selector.from_values(host="a"))
     other = await store.create(vm("other", labels={"host": "b"}))
     await store.delete(other.ref)
     await store.create(vm("mine", labels={"host": "a"}))

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.conformance.backends import claim
 from tests.conformance.objects import vm, with_project
 
-from outlive.base.errors import Invalid, NotFound
+from outlive.base import Invalid, NotFound
 from outlive.resources import HOST_LABEL, VirtualMachine
 from outlive.store import Selector, Store, list_all
 
@@ -117,7 +117,7 @@ async def test_selected_pages_are_complete(store: Store) -> None:
         seen: list[str] = []
         token = ""
         while True:
-            page = await store.list(VirtualMachine, selector=Selector.labels(labels), limit=6, token=token)
+            page = await store.list(VirtualMachine, selector=Selector.from_labels(labels), limit=6, token=token)
             seen += [obj.name for obj in page.items]
             token = page.token
             if not token:
@@ -128,7 +128,7 @@ async def test_selected_pages_are_complete(store: Store) -> None:
 @claim
 async def test_a_listing_by_label_follows_every_acknowledged_write(store: Store) -> None:
     async def there() -> list[str]:
-        wanted = Selector.labels({HOST_LABEL: "h"})
+        wanted = Selector.from_labels({HOST_LABEL: "h"})
         return [one.name async for one in list_all(store, VirtualMachine, selector=wanted)]
 
     made = await store.create(vm("vm-1"))

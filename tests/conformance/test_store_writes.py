@@ -8,10 +8,8 @@ import pytest
 from tests.conformance.backends import claim
 from tests.conformance.objects import change, election, flavor, slot, vm, with_meta, with_phase, with_project
 
-from outlive.base import limits
-from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unavailable
-from outlive.resources import Flavor, ObjectRef, Reservation, VirtualMachine
-from outlive.resources.meta import OwnerReference
+from outlive.base import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unavailable, limits
+from outlive.resources import Flavor, ObjectRef, OwnerReference, Reservation, VirtualMachine
 from outlive.store import Store
 
 

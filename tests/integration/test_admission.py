@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.processes import free_ports
 from tests.support.api_server import ApiServer, shared_server
 from tests.support.controllers import Controller
 from tests.support.loops import run_real
@@ -26,9 +26,9 @@ from tests.support.webhook import (
     webhook,
 )
 
-from outlive.api.auth import Role
-from outlive.base.errors import Unavailable
-from outlive.store.kubernetes.answers import api_error
+from outlive.api import Role
+from outlive.base import Unavailable
+from outlive.store.kubernetes import api_error
 
 ACCOUNT = Path(__file__).parents[2] / "deploy/kubernetes/account.yaml"
 pytestmark = pytest.mark.component("kubernetes")
@@ -54,26 +54,23 @@ def membership(name: str, **record: Any) -> dict[str, Any]:
     }
 
 
-def test_a_host_renews_its_own_lease_and_nobody_elses(server: ApiServer, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with sending(server) as send, webhook(server, tmp_path, send):
-            for name in (HOST, "kvm-2"):
-                assert (await send("POST", f"{GROUP}/memberships", membership(name)))[0] == 201
-            renewal = {"record": {"seq": 1}}
-            code, answer = await send("PATCH", f"{GROUP}/memberships/{HOST}", renewal, MERGE, role=Role.HOST)
-            assert code == 200, answer
-            code, answer = await send("PATCH", f"{GROUP}/memberships/kvm-2", renewal, MERGE, role=Role.HOST)
-            assert code == 403, answer
-            assert "another host's" in answer["message"]
-            code, answer = await send("DELETE", f"{GROUP}/memberships/kvm-2", role=Role.HOST)
-            assert code == 403, answer
-            code, answer = await send("DELETE", f"{GROUP}/memberships", role=Role.HOST)
-            assert code == 403, answer
-            code, answer = await send("PATCH", f"{GROUP}/memberships/kvm-2", renewal, MERGE, user=STRANGER)
-            assert code == 403, answer
-            assert "has no role in Outlive" in answer["message"]
-
-    run_real(story())
+async def test_a_host_renews_its_own_lease_and_nobody_elses(server: ApiServer, tmp_path: Path) -> None:
+    async with sending(server) as send, webhook(server, tmp_path, send):
+        for name in (HOST, "kvm-2"):
+            assert (await send("POST", f"{GROUP}/memberships", membership(name)))[0] == 201
+        renewal = {"record": {"seq": 1}}
+        code, answer = await send("PATCH", f"{GROUP}/memberships/{HOST}", renewal, MERGE, role=Role.HOST)
+        assert code == 200, answer
+        code, answer = await send("PATCH", f"{GROUP}/memberships/kvm-2", renewal, MERGE, role=Role.HOST)
+        assert code == 403, answer
+        assert "another host's" in answer["message"]
+        code, answer = await send("DELETE", f"{GROUP}/memberships/kvm-2", role=Role.HOST)
+        assert code == 403, answer
+        code, answer = await send("DELETE", f"{GROUP}/memberships", role=Role.HOST)
+        assert code == 403, answer
+        code, answer = await send("PATCH", f"{GROUP}/memberships/kvm-2", renewal, MERGE, user=STRANGER)
+        assert code == 403, answer
+        assert "has no role in Outlive" in answer["message"]
 
 
 def test_controllers_begin_behind_their_own_webhook_and_without_any_nothing_is_written(
@@ -82,9 +79,7 @@ def test_controllers_begin_behind_their_own_webhook_and_without_any_nothing_is_w
     """Cold start: nobody answers but the process that is about to write, by its own account and no other right."""
     account = server.account_kubeconfig("outlive", "outlive-controller", tmp_path / "account.kubeconfig")
     server.apply(ACCOUNT, "outlive")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    (port,) = free_ports(1)
     controller = Controller(server, tmp_path / "a", kubeconfig=account, listen=f"0.0.0.0:{port}")
     try:
         controller.start()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.support.command import outlive, up
 
-from outlive.base.files import write_whole
+from outlive.base import write_whole
 
 pytestmark = pytest.mark.component("age")
 PASSPHRASE = "correct horse battery staple"

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import pytest
 from tests.support.api import TOKENS, api
-from tests.support.liquid_calls import (
-    CAPACITY,
-    CHANGE,
-    INFO,
-    OFF,
-    QUOTA,
-    USAGE,
-    Limes,
-    claimed,
-)
-from tests.support.loops import run_real
+from tests.support.liquid_calls import CAPACITY, CHANGE, INFO, OFF, QUOTA, USAGE, Limes, claimed
+from tests.support.loops import run_by
 
-from outlive.api.auth import KeystoneAccess, Role
-from outlive.base.errors import Unavailable
-from outlive.commitments.access import LiquidPolicy
-from outlive.commitments.ports import TokenOwner
+from outlive.api import KeystoneAccess, Role
+from outlive.base import Unavailable
+from outlive.commitments import LiquidPolicy, TokenOwner
 
 CALLS = {INFO: "GET", CAPACITY: "POST", USAGE: "POST", CHANGE: "POST", QUOTA: "PUT"}
 
@@ -36,24 +26,20 @@ CALLS = {INFO: "GET", CAPACITY: "POST", USAGE: "POST", CHANGE: "POST", QUOTA: "P
         (Role.JOIN, set()),
     ],
 )
-def test_each_role_may_what_it_is_for(role: Role, allowed: set[str]) -> None:
-    async def claim(caller: Limes) -> None:
-        for path, method in CALLS.items():
-            status, text, _ = await caller.call(method, path, {"az": ""}, role=role)
-            assert (status not in (401, 403)) == (path in allowed), (path, text)
-        assert (await caller.api.call("GET", "/apis", role=Role.LIQUID))[0] == 403
-
-    claimed(claim)
+@run_by(claimed)
+async def test_each_role_may_what_it_is_for(caller: Limes, *, role: Role, allowed: set[str]) -> None:
+    for path, method in CALLS.items():
+        status, text, _ = await caller.call(method, path, {"az": ""}, role=role)
+        assert (status not in (401, 403)) == (path in allowed), (path, text)
+    assert (await caller.api.call("GET", "/apis", role=Role.LIQUID))[0] == 403
 
 
-def test_without_a_token_nobody_learns_whether_anything_is_switched_off() -> None:
-    async def claim(caller: Limes) -> None:
-        for path in CALLS:
-            status, text, headers = await caller.call("DELETE", path, role=None)
-            assert (status, headers["Content-Type"]) == (401, "text/plain; charset=utf-8")
-            assert "a token is needed" in text
-
-    claimed(claim, settings=OFF)
+@run_by(claimed, settings=OFF)
+async def test_without_a_token_nobody_learns_whether_anything_is_switched_off(caller: Limes) -> None:
+    for path in CALLS:
+        status, text, headers = await caller.call("DELETE", path, role=None)
+        assert (status, headers["Content-Type"]) == (401, "text/plain; charset=utf-8")
+        assert "a token is needed" in text
 
 
 class Keystone:
@@ -133,20 +119,15 @@ def test_the_scope_of_a_token_counts(policy: LiquidPolicy, status: int) -> None:
     claimed(claim, keystone=KeystoneAccess(Keystone(), policy))
 
 
-def test_a_server_without_keystone_says_what_to_send() -> None:
-    async def claim(caller: Limes) -> None:
-        status, text, _ = await caller.call("GET", INFO, role=None, headers={"X-Auth-Token": "of-limes"})
-        assert status == 401
-        assert "Authorization: Bearer" in text
-
-    claimed(claim)
+@run_by(claimed)
+async def test_a_server_without_keystone_says_what_to_send(caller: Limes) -> None:
+    status, text, _ = await caller.call("GET", INFO, role=None, headers={"X-Auth-Token": "of-limes"})
+    assert status == 401
+    assert "Authorization: Bearer" in text
 
 
-def test_a_process_that_sells_nothing_says_so() -> None:
-    async def claim() -> None:
-        async with api() as server:
-            for path, method in CALLS.items():
-                status, text, _ = await server.call(method, path, data=b"{}")
-                assert (status, text) == (503, "this process sells no capacity\n")
-
-    run_real(claim())
+async def test_a_process_that_sells_nothing_says_so() -> None:
+    async with api() as server:
+        for path, method in CALLS.items():
+            status, text, _ = await server.call(method, path, data=b"{}")
+            assert (status, text) == (503, "this process sells no capacity\n")

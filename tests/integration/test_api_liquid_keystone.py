@@ -15,11 +15,10 @@ from tests.support.liquid import fixed_group, liquid
 from tests.support.loops import run_real
 from tests.support.openstack import settings
 
-from outlive.api.auth import KeystoneAccess
-from outlive.base.clock import SystemClock
-from outlive.commitments.access import ADMIN_ROLE, VIEWER_ROLE, LiquidPolicy
-from outlive.drivers.openstack.keystone import KeystoneTokens
-from outlive.drivers.openstack.session import OpenStackSession
+from outlive.api import KeystoneAccess
+from outlive.base import SystemClock
+from outlive.commitments import ADMIN_ROLE, VIEWER_ROLE, LiquidPolicy
+from outlive.drivers.openstack import KeystoneTokens, OpenStackSession
 
 pytestmark = pytest.mark.component("keystone")
 INFO, QUOTA = "/commitments/v1/info", "/commitments/v1/projects/p1/quota"
@@ -64,17 +63,14 @@ async def statuses(server: Api, token: str) -> tuple[int, int]:
     return read, written
 
 
-def test_roles_of_keystone_decide(cloud: Keystone, tmp_path: Path) -> None:
-    async def claim() -> None:
-        async with served(cloud, tmp_path) as server:
-            for user, expected in (("limes", (200, 204)), ("reader", (200, 403)), ("stranger", (403, 403))):
-                password = f"pa55word-of-{'' if user == 'limes' else 'a-'}{user}"
-                assert await statuses(server, cloud.login(user, password, "cloud_admin")) == expected, user
-            assert await statuses(server, "no-token-of-this-keystone") == (401, 401)
-        async with served(cloud, tmp_path, LiquidPolicy(projects=("elsewhere",))) as server:
-            assert await statuses(server, cloud.login("limes", "pa55word-of-limes", "cloud_admin")) == (403, 403)
-
-    run_real(claim())
+async def test_roles_of_keystone_decide(cloud: Keystone, tmp_path: Path) -> None:
+    async with served(cloud, tmp_path) as server:
+        for user, expected in (("limes", (200, 204)), ("reader", (200, 403)), ("stranger", (403, 403))):
+            password = f"pa55word-of-{'' if user == 'limes' else 'a-'}{user}"
+            assert await statuses(server, cloud.login(user, password, "cloud_admin")) == expected, user
+        assert await statuses(server, "no-token-of-this-keystone") == (401, 401)
+    async with served(cloud, tmp_path, LiquidPolicy(projects=("elsewhere",))) as server:
+        assert await statuses(server, cloud.login("limes", "pa55word-of-limes", "cloud_admin")) == (403, 403)
 
 
 def test_a_token_of_a_user_who_was_locked_out_is_refused(cloud: Keystone, tmp_path: Path) -> None:
@@ -91,19 +87,15 @@ def test_a_token_of_a_user_who_was_locked_out_is_refused(cloud: Keystone, tmp_pa
     run_real(claim((401, 401)))
 
 
-def test_a_keystone_that_is_away_refuses_nobody(cloud: Keystone, tmp_path: Path) -> None:
+async def test_a_keystone_that_is_away_refuses_nobody(cloud: Keystone, tmp_path: Path) -> None:
     token = cloud.login("reader", "pa55word-of-a-reader", "cloud_admin")
-
-    async def claim() -> None:
-        async with served(cloud, tmp_path) as server:
-            assert await statuses(server, token) == (200, 403)
-            cloud.stop()
-            try:
-                assert await statuses(server, token) == (200, 403), "an answer is kept for a short time"
-                headers = {"X-Auth-Token": "a-token-that-was-never-asked-about"}
-                status, text, _ = await server.call("GET", INFO, role=None, headers=headers)
-                assert (status, text) == (503, "the token cannot be checked now, please retry later\n")
-            finally:
-                cloud.start()
-
-    run_real(claim())
+    async with served(cloud, tmp_path) as server:
+        assert await statuses(server, token) == (200, 403)
+        cloud.stop()
+        try:
+            assert await statuses(server, token) == (200, 403), "an answer is kept for a short time"
+            headers = {"X-Auth-Token": "a-token-that-was-never-asked-about"}
+            status, text, _ = await server.call("GET", INFO, role=None, headers=headers)
+            assert (status, text) == (503, "the token cannot be checked now, please retry later\n")
+        finally:
+            cloud.start()

@@ -6,31 +6,14 @@ import asyncio
 from typing import Any
 
 import structlog
-from tests.support.liquid import (
-    capacity,
-)
-from tests.support.liquid_calls import (
-    CAPACITY,
-    QUOTA,
-    USAGE,
-    Limes,
-    claimed,
-    limes,
-)
-from tests.support.loops import run_real
+from tests.support.liquid import capacity
+from tests.support.liquid_calls import CAPACITY, QUOTA, USAGE, Limes, claimed, limes
+from tests.support.loops import run_by
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import OutliveError
-from outlive.base.ids import SystemIds
-from outlive.placement.vms import VmView
-from outlive.resources import (
-    Event,
-    ObjectMeta,
-    ProjectQuota,
-    ProjectQuotaSpec,
-)
-from outlive.store import list_all
-from outlive.store.memory import MemoryStore
+from outlive.base import OutliveError, SystemClock, SystemIds
+from outlive.placement import VmView
+from outlive.resources import Event, ObjectMeta, ProjectQuota, ProjectQuotaSpec
+from outlive.store import MemoryStore, list_all
 
 # -- reports ------------------------------------------------------------------------------------------------
 
@@ -56,15 +39,13 @@ def test_capacity_is_reported_and_shown_as_a_metric() -> None:
     claimed(claim, capacities=(known,))
 
 
-def test_a_capacity_that_is_not_up_to_date_is_a_503() -> None:
-    async def claim(caller: Limes) -> None:
-        assert (await caller.call("POST", CAPACITY, {"allAZs": ["a"]}))[:2] == (
-            503,
-            "Failed to calculate capacity: the capacity of flavor group s4 in a is not up to date\n",
-        )
-        assert (await caller.call("POST", CAPACITY, {"allAZs": ["b"]}))[0] == 200
-
-    claimed(claim, capacities=(capacity("s4", "a", ready=False),))
+@run_by(claimed, capacities=(capacity("s4", "a", ready=False),))
+async def test_a_capacity_that_is_not_up_to_date_is_a_503(caller: Limes) -> None:
+    assert (await caller.call("POST", CAPACITY, {"allAZs": ["a"]}))[:2] == (
+        503,
+        "Failed to calculate capacity: the capacity of flavor group s4 in a is not up to date\n",
+    )
+    assert (await caller.call("POST", CAPACITY, {"allAZs": ["b"]}))[0] == 200
 
 
 def test_usage_is_that_of_the_project_in_the_path_and_a_vm_is_where_its_host_is() -> None:
@@ -118,27 +99,23 @@ def test_a_push_replaces_all_quota_of_its_project_and_of_no_other() -> None:
     claimed(claim, quotas=(other,))
 
 
-def test_the_same_push_again_writes_nothing() -> None:
-    async def claim(caller: Limes) -> None:
-        for _ in range(2):
-            await caller.call("PUT", QUOTA, push({"a": 1}))
-            versions = [one.metadata.resource_version async for one in list_all(caller.world.store, ProjectQuota)]
-        assert versions == [one.metadata.resource_version async for one in list_all(caller.world.store, ProjectQuota)]
-        await caller.world.events.flush()
-        assert len([event async for event in list_all(caller.world.store, Event)]) == 1
-
-    claimed(claim)
+@run_by(claimed)
+async def test_the_same_push_again_writes_nothing(caller: Limes) -> None:
+    for _ in range(2):
+        await caller.call("PUT", QUOTA, push({"a": 1}))
+        versions = [one.metadata.resource_version async for one in list_all(caller.world.store, ProjectQuota)]
+    assert versions == [one.metadata.resource_version async for one in list_all(caller.world.store, ProjectQuota)]
+    await caller.world.events.flush()
+    assert len([event async for event in list_all(caller.world.store, Event)]) == 1
 
 
-def test_pushes_at_once_leave_one_of_them() -> None:
-    async def claim(caller: Limes) -> None:
-        pushes = [{"a": 1, "b": 1}, {"b": 2, "c": 2}, {"d": 3}]
-        await asyncio.gather(*(caller.call("PUT", QUOTA, push(zones)) for zones in pushes * 3))
-        found = await quotas(caller.world.store)
-        kept = {one.availability_zone: one.quota["hw_version_s4_ram"] // 240 for one in found.values()}
-        assert kept in pushes
-
-    claimed(claim)
+@run_by(claimed)
+async def test_pushes_at_once_leave_one_of_them(caller: Limes) -> None:
+    pushes = [{"a": 1, "b": 1}, {"b": 2, "c": 2}, {"d": 3}]
+    await asyncio.gather(*(caller.call("PUT", QUOTA, push(zones)) for zones in pushes * 3))
+    found = await quotas(caller.world.store)
+    kept = {one.availability_zone: one.quota["hw_version_s4_ram"] // 240 for one in found.values()}
+    assert kept in pushes
 
 
 class NoZoneB(MemoryStore):
@@ -150,29 +127,24 @@ class NoZoneB(MemoryStore):
         return await super().create(obj)
 
 
-def test_a_push_that_fails_midway_says_where_and_keeps_what_is_written() -> None:
-    async def claim() -> None:
-        store: Any = NoZoneB(SystemClock(), SystemIds())
-        async with limes(store=store) as caller:
-            status, text, _ = await caller.call("PUT", QUOTA, push({"a": 1, "b": 1, "c": 1}))
-            assert (status, text) == (500, "Failed to persist quota for AZ b: internal error (error)\n")
-            assert sorted(await quotas(store)) == ["quota-p1-a"]
-            await caller.world.events.flush()
-            (event,) = [event async for event in list_all(store, Event)]
-            assert event.reason == "QuotaNotSet"
-            assert event.note.endswith(": Failed to persist quota for AZ b: internal error (error); written are a")
-
-    run_real(claim())
+async def test_a_push_that_fails_midway_says_where_and_keeps_what_is_written() -> None:
+    store: Any = NoZoneB(SystemClock(), SystemIds())
+    async with limes(store=store) as caller:
+        status, text, _ = await caller.call("PUT", QUOTA, push({"a": 1, "b": 1, "c": 1}))
+        assert (status, text) == (500, "Failed to persist quota for AZ b: internal error (error)\n")
+        assert sorted(await quotas(store)) == ["quota-p1-a"]
+        await caller.world.events.flush()
+        (event,) = [event async for event in list_all(store, Event)]
+        assert event.reason == "QuotaNotSet"
+        assert event.note.endswith(": Failed to persist quota for AZ b: internal error (error); written are a")
 
 
-def test_a_push_is_logged_with_what_was_there_before() -> None:
-    async def claim(caller: Limes) -> None:
-        await caller.call("PUT", QUOTA, push({"a": 1, "b": 2}))
-        with structlog.testing.capture_logs() as entries:
-            await caller.call("PUT", QUOTA, push({"b": 3}))
-        (entry,) = [one for one in entries if one["event"] == "quota.push"]
-        assert entry["by"] == "liquid-of-tests"
-        assert entry["before"] == {"a": {"hw_version_s4_ram": 240}, "b": {"hw_version_s4_ram": 480}}
-        assert entry["quota"] == {"b": {"hw_version_s4_ram": 720}}
-
-    claimed(claim)
+@run_by(claimed)
+async def test_a_push_is_logged_with_what_was_there_before(caller: Limes) -> None:
+    await caller.call("PUT", QUOTA, push({"a": 1, "b": 2}))
+    with structlog.testing.capture_logs() as entries:
+        await caller.call("PUT", QUOTA, push({"b": 3}))
+    (entry,) = [one for one in entries if one["event"] == "quota.push"]
+    assert entry["by"] == "liquid-of-tests"
+    assert entry["before"] == {"a": {"hw_version_s4_ram": 240}, "b": {"hw_version_s4_ram": 480}}
+    assert entry["quota"] == {"b": {"hw_version_s4_ram": 720}}

@@ -6,14 +6,10 @@ from typing import Any
 
 import pytest
 from tests.support.api import api
-from tests.support.loops import run_real
 
-from outlive.api.auth import Role
-from outlive.base.clock import SystemClock
-from outlive.base.random import Random
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.service import PlacementService
+from outlive.api import Role
+from outlive.base import Random, SystemClock
+from outlive.placement import Fleet, PipelineTable, PlacementService
 from outlive.resources import Amounts, Condition, DomainCapabilities, Hypervisor, HypervisorStatus, ObjectMeta
 
 EXTERNAL = "/scheduler/nova/external"
@@ -22,7 +18,7 @@ GIB = 2**30
 
 
 def service() -> PlacementService:
-    made = PlacementService(Fleet(), PipelineTable.shipped(), clock=SystemClock(), random=Random(1))
+    made = PlacementService(Fleet(), PipelineTable.with_shipped(), clock=SystemClock(), random=Random(1))
     for name, cpu in (("small", 2000), ("large", 64_000)):
         status = HypervisorStatus(
             capacity=Amounts(cpu=cpu, memory=64 * GIB),
@@ -45,14 +41,11 @@ def body(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_hosts_come_best_first_and_those_without_room_not_at_all() -> None:
-    async def claim() -> None:
-        async with api(placement=service()) as server:
-            for role in (Role.ADMIN, Role.OPERATOR, Role.SCHEDULER):
-                status, answer, _ = await server.call("POST", EXTERNAL, json=body(), role=role)
-                assert (status, answer) == (200, {"hosts": ["large"]})
-
-    run_real(claim())
+async def test_hosts_come_best_first_and_those_without_room_not_at_all() -> None:
+    async with api(placement=service()) as server:
+        for role in (Role.ADMIN, Role.OPERATOR, Role.SCHEDULER):
+            status, answer, _ = await server.call("POST", EXTERNAL, json=body(), role=role)
+            assert (status, answer) == (200, {"hosts": ["large"]})
 
 
 @pytest.mark.parametrize(
@@ -66,55 +59,40 @@ def test_hosts_come_best_first_and_those_without_room_not_at_all() -> None:
         (body(options={"read_only": True}), 500, "invalid-options"),
     ],
 )
-def test_refusals_have_exact_statuses_and_stable_codes(request_body: Any, status: int, code: str) -> None:
-    async def claim() -> None:
-        async with api(placement=service()) as server:
-            for path in (EXTERNAL, EXPLAIN):
-                if path == EXPLAIN and code == "invalid-options":
-                    continue
-                sent = {"data": request_body} if isinstance(request_body, bytes) else {"json": request_body}
-                got, answer, _ = await server.call("POST", path, **sent)
-                assert got == status
-                assert answer["message"]
-                assert not code or answer["code"] == code
-
-    run_real(claim())
+async def test_refusals_have_exact_statuses_and_stable_codes(request_body: Any, status: int, code: str) -> None:
+    async with api(placement=service()) as server:
+        for path in (EXTERNAL, EXPLAIN):
+            if path == EXPLAIN and code == "invalid-options":
+                continue
+            sent = {"data": request_body} if isinstance(request_body, bytes) else {"json": request_body}
+            got, answer, _ = await server.call("POST", path, **sent)
+            assert got == status
+            assert answer["message"]
+            assert not code or answer["code"] == code
 
 
-def test_only_post_places() -> None:
-    async def claim() -> None:
-        async with api(placement=service()) as server:
-            status, answer, headers = await server.call("GET", EXTERNAL)
-            assert (status, answer["code"], headers["Allow"]) == (405, "method-not-allowed", "POST")
-
-    run_real(claim())
+async def test_only_post_places() -> None:
+    async with api(placement=service()) as server:
+        status, answer, headers = await server.call("GET", EXTERNAL)
+        assert (status, answer["code"], headers["Allow"]) == (405, "method-not-allowed", "POST")
 
 
-def test_a_viewer_may_ask_why_but_not_place() -> None:
-    async def claim() -> None:
-        async with api(placement=service()) as server:
-            status, answer, _ = await server.call("POST", EXTERNAL, json=body(), role=Role.VIEWER)
-            assert (status, answer["code"]) == (403, "forbidden")
-            status, answer, _ = await server.call("POST", EXPLAIN, json=body(), role=Role.VIEWER)
-            assert (status, answer["orderedHosts"]) == (200, ["large"])
-            assert "small" in answer["rejected"]
-
-    run_real(claim())
+async def test_a_viewer_may_ask_why_but_not_place() -> None:
+    async with api(placement=service()) as server:
+        status, answer, _ = await server.call("POST", EXTERNAL, json=body(), role=Role.VIEWER)
+        assert (status, answer["code"]) == (403, "forbidden")
+        status, answer, _ = await server.call("POST", EXPLAIN, json=body(), role=Role.VIEWER)
+        assert (status, answer["orderedHosts"]) == (200, ["large"])
+        assert "small" in answer["rejected"]
 
 
-def test_a_server_that_does_not_care_takes_calls_without_a_token() -> None:
-    async def claim() -> None:
-        async with api(placement=service(), scheduler_auth="none") as server:
-            assert (await server.call("POST", EXTERNAL, json=body(), role=None))[0] == 200
-            assert (await server.call("GET", "/apis", role=None))[0] == 401
-
-    run_real(claim())
+async def test_a_server_that_does_not_care_takes_calls_without_a_token() -> None:
+    async with api(placement=service(), scheduler_auth="none") as server:
+        assert (await server.call("POST", EXTERNAL, json=body(), role=None))[0] == 200
+        assert (await server.call("GET", "/apis", role=None))[0] == 401
 
 
-def test_a_process_that_places_nothing_says_so() -> None:
-    async def claim() -> None:
-        async with api() as server:
-            status, answer, _ = await server.call("POST", EXTERNAL, json=body())
-            assert (status, answer["code"]) == (503, "unavailable")
-
-    run_real(claim())
+async def test_a_process_that_places_nothing_says_so() -> None:
+    async with api() as server:
+        status, answer, _ = await server.call("POST", EXTERNAL, json=body())
+        assert (status, answer["code"]) == (503, "unavailable")

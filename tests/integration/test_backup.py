@@ -15,12 +15,8 @@ from typing import Any
 import pytest
 from tests.support.command import Server, outlive, spawned, up
 
-from outlive.drivers.age_passphrase import decrypt
-from outlive.drivers.backup_files import check_backup
-from outlive.drivers.secrets import ClusterKey
-from outlive.resources import Secret
-from outlive.resources.codec import decode_as
-from outlive.resources.state import NOT_DUMPED
+from outlive.drivers import ClusterKey, check_backup, decrypt
+from outlive.resources import NOT_DUMPED, Secret, decode_as
 
 PASSPHRASE = "correct horse battery"
 
@@ -138,7 +134,7 @@ def test_what_a_restore_replaces_is_asked_for_and_kept(passphrase: Path, tmp_pat
     with up(state):
         pass
     assert outlive("backup", file, "--passphrase-file", passphrase, "--state-dir", state).code == 0
-    old = ClusterKey.made()
+    old = ClusterKey.generate()
     old.write(state / "cluster-key")
     words = ("restore", file, "--passphrase-file", passphrase, "--state-dir", state)
     assert (spawned(*words).code, ClusterKey.read(state / "cluster-key")) == (2, old), "nobody is there to answer"

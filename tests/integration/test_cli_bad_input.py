@@ -246,10 +246,10 @@ def test_what_is_no_address_of_a_server_is_refused_with_one_that_is(address: str
 
 
 def test_a_server_that_is_not_there_is_exit_code_6(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    refused(outlive("get", "vms", "--server", f"http://127.0.0.1:{port}", "--token", "x" * 20), 6, "127.0.0.1")
+    with socket.socket() as silent:  # nobody else has its port meanwhile, and it listens to nobody
+        silent.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        refused(outlive("get", "vms", "--server", url, "--token", "x" * 20), 6, "127.0.0.1")
 
 
 def test_a_full_disk_ends_an_import_with_exit_code_6_and_repeating_completes_it(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ source: test
 firstSeen: "2026-01-01T00:00:00Z"
 lastSeen: "2026-01-01T00:00:00Z"
 """
+TRIES = 5
+"""How often something may change between two answers."""
 SETTINGS = "failover:\n  flavorFailoverRequirements: {'*': 1}\n"
 
 
@@ -64,7 +66,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
     assert outlive("apply", "-f", folder / "quota.yaml", *where).code == 0
     assert outlive("apply", "-f", folder / "event.yaml", *where).code == 0
     with up(state) as server:
-        server.until("are covered by")
+        server.until("3 of 3 VMs that need slots are covered")
         yield Cloud(server.url, (state / "token").read_text().strip(), state)
 
 
@@ -80,12 +82,16 @@ QUESTIONS = (
 
 @pytest.mark.parametrize("words", QUESTIONS, ids=lambda words: " ".join(words))
 def test_a_vm_is_found_by_its_id_its_name_and_its_project_and_name(cloud: Cloud, words: tuple[str, ...]) -> None:
-    answers = [
-        cloud.run(*(word.format(vm=name) for word in words), "-o", "json")
-        for name in (AUTH, "auth-227", "p-1/auth-227")
-    ]
-    assert [one.code for one in answers] == [0, 0, 0], answers
-    assert len({one.out for one in answers}) == 1
+    for _ in range(TRIES):
+        answers = [
+            cloud.run(*(word.format(vm=name) for word in words), "-o", "json")
+            for name in (AUTH, "auth-227", "p-1/auth-227")
+        ]
+        assert [one.code for one in answers] == [0, 0, 0], answers
+        if len({one.out for one in answers}) == 1:
+            break
+    else:
+        pytest.fail(f"the answers differ: {answers}")
     if words[0] != "placement":
         assert AUTH in answers[0].out
 
@@ -175,7 +181,7 @@ def test_the_page_finds_a_vm_by_its_name_and_links_to_it(cloud: Cloud, tmp_path:
         assert tab.complaints == []
 
 
-def _text(tab: Browser, element: str, limit_s: float = 10.0) -> str:
+def _text(tab: Browser, element: str, limit_s: float = 60.0) -> str:
     """What an element shows, once it is visible."""
     until = time.monotonic() + limit_s
     while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from tests.support.command import COMMAND, Result, environment, outlive
 
-from outlive.cli.vm import STATE_COLOURS
+from outlive.cli import STATE_COLOURS
 
 UUID = "3f1c6f2e-5a0b-4c1d-9e57-0a4b6c8d2e10"
 HOSTS = "".join(
@@ -249,14 +250,20 @@ def test_the_profile_of_a_vm_is_written_down(cloud: Cloud) -> None:
 def on_a_terminal(cloud: Cloud, *arguments: str, **more: str) -> str:
     """What ``outlive vm`` prints on a terminal."""
     ours, its = pty.openpty()
+    said = b""
     try:
         env = environment(TERM="xterm", COLUMNS="100", **more)
         words = [*COMMAND, "vm", *arguments, "--state-dir", str(cloud.state)]
-        subprocess.run(words, stdout=its, stdin=subprocess.DEVNULL, env=env, timeout=60, check=True)
-        return os.read(ours, 65_536).decode()
+        try:
+            subprocess.run(words, stdout=its, stdin=subprocess.DEVNULL, env=env, timeout=60, check=True)
+        finally:
+            os.close(its)
+        with contextlib.suppress(OSError):  # the terminal of a program that has ended
+            while more_said := os.read(ours, 65_536):
+                said += more_said
     finally:
         os.close(ours)
-        os.close(its)
+    return said.decode()
 
 
 def test_states_have_colours_on_a_terminal_alone(cloud: Cloud) -> None:

@@ -8,12 +8,9 @@ import pytest
 from tests.support.api_server import ApiServer, shared_server
 from tests.support.loops import run_real
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import Forbidden, OutliveError, Unavailable
-from outlive.base.random import Random
-from outlive.cli.storage_agent import access_overrides
-from outlive.storage.flags import FLAGS
-from outlive.storage.options import parse_options
+from outlive.base import Forbidden, OutliveError, Random, SystemClock, Unavailable
+from outlive.cli import access_overrides
+from outlive.storage import FLAGS, parse_options
 from outlive.store.kubernetes import KubernetesStore, cluster_access
 
 pytestmark = pytest.mark.component("kubernetes")

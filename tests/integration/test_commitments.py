@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ import pytest
 from tests.support.command import Server, up
 from tests.support.loops import REAL_LIMIT_S
 
-GIB = 2**30
 ZONE = "zone-a"
 CHANGE = "/commitments/v1/change-commitments"
 SETTINGS = """
@@ -78,16 +78,20 @@ class Site(NamedTuple):
 
     def change(self, projects: dict[str, list[dict[str, Any]]], **more: Any) -> dict[str, Any]:
         """Send a batch of commitments of memory; the answer."""
-        status, answer = self.ask("POST", CHANGE, self.batch(projects, **more))
+        status, answer = self.send(self.batch(projects, **more))
         assert status == 200, answer
         return dict(answer)
 
     def named(self, request_id: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """Send a batch under a name; status and answer. A server that has just started is asked until it leads."""
+        """Send a batch under a name; status and answer."""
+        return self.send(body, X_Request_ID=request_id)
+
+    def send(self, body: dict[str, Any], **headers: str) -> tuple[int, Any]:
+        """Send a batch; status and answer. A server that has just started is asked until it leads."""
         answers: list[tuple[int, Any]] = []
 
         def answered() -> bool:
-            answers.append(self.ask("POST", CHANGE, body, X_Request_ID=request_id))
+            answers.append(self.ask("POST", CHANGE, body, **headers))
             return answers[-1][0] != 503
 
         self.until(answered)
@@ -116,7 +120,12 @@ class Site(NamedTuple):
 
     def until_sold(self, group: str = "g") -> None:
         """Wait until the flavor group is known."""
-        self.until(lambda: f"hw_version_{group}_ram" in self.ask("GET", "/commitments/v1/info")[1].get("resources", {}))
+
+        def is_sold() -> bool:
+            status, offered = self.ask("GET", "/commitments/v1/info")
+            return status == 200 and f"hw_version_{group}_ram" in offered["resources"]
+
+        self.until(is_sold)
 
     def until(self, done: Callable[[], bool]) -> None:
         """Wait until it is so."""
@@ -241,16 +250,6 @@ def test_what_does_not_fit_is_refused_whole_with_the_reason(site: Site) -> None:
     _check_nothing_is_there(site)
 
 
-def test_a_dry_run_leaves_nothing(site: Site) -> None:
-    assert site.change({"p1": [asked("aaaaaa", 8)]}, dryRun=True) == {}
-    answer = site.change({"p1": [asked("aaaaaa", 9)]}, dryRun=True)
-    first, refused = answer["rejectionReason"].splitlines()
-    assert first == "dry run: 1 probe(s) rejected:"
-    assert refused.startswith("- dryrun-")
-    assert "insufficient capacity" in refused
-    _check_nothing_is_there(site)
-
-
 def _project(slot: dict[str, Any]) -> str:
     return str(slot["spec"]["committedResourceReservation"]["projectID"])
 
@@ -261,55 +260,9 @@ def test_a_conversion_and_a_move_between_projects_are_accepted_on_full_hosts(sit
     assert site.change({"b": both}) == {}
     moved = {"b": [asked("bbbbbb", 8, old="confirmed", new=None)], "a": [asked("bbbbbb", 8)]}
     assert site.change(moved) == {}
-    site.until(lambda: {_project(one) for one in site.slots().values()} == {"a"})
-    assert len(site.slots()) == 8
+    site.until(lambda: [_project(one) for one in site.slots().values()] == ["a"] * 8)
     assert site.objects("committedresources")["commitment-bbbbbb"]["spec"]["projectID"] == "a"
     site.until(lambda: site.ready("bbbbbb") == ACCEPTED)
-
-
-def test_a_conversion_to_another_flavor_group_is_accepted_on_full_hosts(site: Site) -> None:
-    _offer(site, "k1", "k", gib=1)
-    assert site.change({"p1": [asked("aaaaaa", 8)]}) == {}
-    both = [asked("aaaaaa", 8, old="confirmed", new="superseded"), asked("bbbbbb", 8, group="k")]
-    assert site.change({"p1": both}) == {}
-    site.until(lambda: site.ready("bbbbbb") == ACCEPTED)
-    site.until(lambda: [one[1:] for one in site.ready("aaaaaa")] == [("False", "superseded")])
-    groups = [one["spec"]["committedResourceReservation"]["resourceGroup"] for one in site.slots().values()]
-    assert groups == ["k"] * 8
-
-
-def test_a_batch_that_is_refused_after_a_deletion_leaves_what_it_would_have_deleted(site: Site) -> None:
-    assert site.change({"p1": [asked("aaaaaa", 3)]}) == {}
-    site.until(lambda: site.ready("aaaaaa") == ACCEPTED)
-    site.until(lambda: len(site.slots()) == 3 and all(_is_ready(one) for one in site.slots().values()))
-    before = site.objects("committedresources"), site.slots()
-    batch = {"p1": [asked("aaaaaa", 3, old="confirmed", new=None)], "p2": [asked("bbbbbb", 9)]}
-    assert "commitment bbbbbb: insufficient capacity: 8/9" in site.change(batch)["rejectionReason"]
-    assert (site.objects("committedresources"), site.slots()) == before
-
-
-def test_a_request_that_is_sent_again_is_answered_as_before(site: Site) -> None:
-    first, gone = (
-        site.batch({"p1": [asked("aaaaaa", 2)]}),
-        site.batch({"p1": [asked("aaaaaa", 2, old="confirmed", new=None)]}),
-    )
-    assert site.named("limes-1", first) == site.named("limes-1", first) == (200, {})
-    too_much = site.batch({"p1": [asked("bbbbbb", 7)]})
-    refused = site.named("limes-2", too_much)
-    assert "insufficient capacity: 6/7" in refused[1]["rejectionReason"]
-    assert site.named("limes-3", gone) == (200, {})
-    assert site.named("limes-1", first) == (200, {})
-    assert site.named("limes-2", too_much) == refused
-    _offer(site, "k1", "k", gib=1)
-    assert site.named("limes-1", first) == (200, {}), "although the catalogue is another one now"
-    for name in ("limes-1", "limes-2"):
-        text = "the X-Request-ID was used for another batch (give each batch one of its own)\n"
-        assert site.named(name, gone) == (409, text)
-    site.until(lambda: not site.slots() and not site.objects("committedresources"))
-    assert len(site.batches()) == 2
-    question = site.batch({"p1": [asked("bbbbbb", 7)]}, dryRun=True)
-    assert site.named("limes-1", question) == (200, {}), "a dry run is a question, and asked anew"
-    assert site.named("", too_much | {"infoVersion": site.version()}) == (200, {}), "without a name it is a new one"
 
 
 def test_capacity_and_quota_are_reported_as_the_catalogue_says(site: Site) -> None:
@@ -320,25 +273,9 @@ def test_capacity_and_quota_are_reported_as_the_catalogue_says(site: Site) -> No
     assert usage["resources"]["hw_version_g_ram"]["perAZ"][ZONE] == {"usage": 0, "quota": 30}
 
 
-def test_no_quota_is_no_limit_in_large_units(site: Site) -> None:
-    _offer(site, "s240", "s4", gib=240)
-    info = site.ask("GET", "/commitments/v1/info")[1]
-    assert info["resources"]["hw_version_s4_ram"]["unit"] == "240 GiB"
-    _, usage = site.ask("POST", "/commitments/v1/projects/p1/report-usage", {"allAZs": [ZONE]})
-    assert usage["resources"]["hw_version_s4_ram"]["perAZ"][ZONE] == {"usage": 0, "quota": -1}
-
-
 def _capacity(site: Site) -> dict[str, Any]:
     status, found = site.ask("POST", "/commitments/v1/report-capacity", {"allAZs": [ZONE]})
     return dict(found["resources"]["hw_version_g_ram"]["perAZ"][ZONE]) if status == 200 else {}
-
-
-def test_an_old_version_a_stranger_and_nonsense_are_told_apart(site: Site) -> None:
-    body = {"az": ZONE, "infoVersion": site.version() - 1, "byProject": {}}
-    assert site.ask("POST", "/commitments/v1/change-commitments", body)[0] == 409
-    assert site.ask("POST", "/commitments/v1/change-commitments", {"infoVersion": site.version()})[0] == 400
-    stranger = Site(site.server, "nobody-has-this-token")
-    assert stranger.ask("GET", "/commitments/v1/info")[0] == 401
 
 
 def test_a_killed_server_has_the_whole_batch_or_nothing_of_it_and_answers_it_again(tmp_path: Path) -> None:
@@ -380,7 +317,7 @@ def _check_whole(site: Site, number: int, there: tuple[int, ...] = (0, 8)) -> No
 
 def _in_background(site: Site, name: str, body: dict[str, Any]) -> Callable[[], None]:
     def send() -> None:
-        with contextlib.suppress(OSError):  # the server is gone
+        with contextlib.suppress(OSError, HTTPException):  # the server is gone, perhaps in the middle of its answer
             site.named(name, body)
 
     thread = Thread(target=send)

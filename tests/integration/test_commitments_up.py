@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.support.command import Result, outlive, up
 
-from outlive.cli.access import TOKEN_FILE, running_server
+from outlive.api import TOKEN_FILE
+from outlive.cli import running_server
 
 LIMIT_S = 60.0
 ASK = ("--project", "shop-1", "--group", "g", "--zone", "zone-a")
@@ -85,6 +86,7 @@ def test_a_refusal_is_a_no_that_leads_to_an_explanation(shop: Path) -> None:
 def test_cores_are_sold_and_what_is_unknown_is_named(shop: Path) -> None:
     made = document(shop, "request", *ASK, "--amount", "4cores")
     assert (made["accepted"], made["unit"]) == (True, "cores")
+    _wait_for(lambda: said(shop, "show", made["uuid"]).code == 0)
     assert said(shop, "delete", made["uuid"], "--yes").code == 0
     unknown = said(shop, "request", "--project", "p", "--group", "x", "--zone", "zone-a", "--amount", "1")
     assert unknown.code == 4
@@ -109,6 +111,7 @@ def test_the_self_check_fails_where_a_zone_is_none_or_the_server_is_not_one(shop
 
 
 def test_repairs_are_done_by_the_server(shop: Path) -> None:
+    _wait_for(lambda: said(shop, "check").code == 0)  # slots go a moment after their commitment
     repaired = said(shop, "check", "--apply")
     assert repaired.code == 0, repaired.err
     assert repaired.out.startswith("0 were repaired\n")

@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 from lab.processes import pause
 from tests.conformance.backends import GOODBYE_S
-from tests.support.api_server import ApiServer, shared_server
+from tests.support.api_server import ApiRefusal, ApiServer, shared_server
 from tests.support.controllers import Controller
 
-from outlive.base.clock import SystemClock
-from outlive.base.random import Random
+from outlive.base import Random, SystemClock
 from outlive.resources import Hypervisor
-from outlive.store.contract import Reset, Synced
+from outlive.store import Reset, Synced
 from outlive.store.kubernetes import KubernetesStore
 
 pytestmark = pytest.mark.component("kubernetes")
@@ -119,7 +118,11 @@ def test_two_processes_show_one_authority_and_serve_one_state_and_a_killed_leade
     (tmp_path / "hosts.csv").write_text(HOSTS)
     (tmp_path / "vms.csv").write_text(VMS)
     first.outlive("import", "csv", "--hosts", str(tmp_path / "hosts.csv"), "--vms", str(tmp_path / "vms.csv"))
-    assert len(json.loads(second.outlive("get", "vms", "-o", "json"))["items"]) == 8
+    until(
+        lambda: len(json.loads(second.outlive("get", "vms", "-o", "json"))["items"]) == 8,
+        "the other shows them",
+        START_S,
+    )
     until(lambda: len(covered(server)) == 8, "every VM is covered", START_S)
     before = promises(server)
     leads = next(one for one in pair if f"-{one.process.pid}" in leader(server))  # type: ignore[union-attr]
@@ -130,9 +133,9 @@ def test_two_processes_show_one_authority_and_serve_one_state_and_a_killed_leade
     words = ["import", "csv", "--hosts", str(tmp_path / "hosts.csv"), "--vms", str(tmp_path / "vms.csv")]
     other.outlive(*words, server=both)
     until(lambda: "late" in covered(server), "the other one decides", TAKEN_OVER_S + BUSY_S)
+    other.kill()
     after = promises(server)
     assert {name: after[name][0] for name in before if name in after} == {name: before[name][0] for name in before}
-    other.kill()
     former = age_token(server)
     leads.start()
     leads.wait_ready()
@@ -142,11 +145,20 @@ def test_two_processes_show_one_authority_and_serve_one_state_and_a_killed_leade
     assert promises(server) == after, "no promise was lost while nobody ran"
 
 
+def is_gone(server: ApiServer, path: str) -> bool:
+    try:
+        server.call("GET", path)
+    except ApiRefusal as error:
+        return error.code == 404
+    return False
+
+
 def test_an_api_server_without_the_kinds_is_refused_with_the_command_that_makes_them(
     server: ApiServer, tmp_path: Path
 ) -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/flavors.outlive.dev"
     server.call("DELETE", path)
+    until(lambda: "flavors" not in server.named_kinds() and is_gone(server, path), "the kind is gone", START_S)
     try:
         one = Controller(server, tmp_path / "a")
         one.start()

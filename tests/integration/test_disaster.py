@@ -1,6 +1,6 @@
 """The server's disk is lost: from a backup the cluster comes back, while hosts and guests never stopped.
 
-Real hosts with their own tokens and keys, real power controllers, real guests that write to their disks.
+Real hosts with their own tokens and keys, real BMCs, real guests that write to their disks.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from lab import story
 from lab.cluster import Lab
 from lab.processes import LabError, run, until
 
-from outlive.drivers.secrets import ClusterKey
-from outlive.resources import Secret
-from outlive.resources.codec import decode_as
+from outlive.drivers import ClusterKey
+from outlive.resources import Secret, decode_as
 
 pytestmark = [pytest.mark.component("libvirt"), pytest.mark.component("ipmi"), pytest.mark.slow]
 LIMIT_S = 180.0

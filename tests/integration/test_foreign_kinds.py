@@ -15,9 +15,7 @@ from tests.conformance.backends import GOODBYE_S
 from tests.conformance.claims import Subject, claims_of
 from tests.support.api_server import ApiRefusal, ApiServer, shared_server
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import Conflict, Invalid, NotFound, Unavailable
-from outlive.base.random import Random
+from outlive.base import Conflict, Invalid, NotFound, Random, SystemClock, Unavailable
 from outlive.resources import ObjectMeta, ObjectRef, VirtualMachine
 from outlive.resources.foreign import (
     InstanceMigration,
@@ -26,8 +24,8 @@ from outlive.resources.foreign import (
     KubevirtVirtualMachine,
     VirtualMachineInstance,
 )
-from outlive.runtime.informer import Informer
-from outlive.store.contract import Malformed, list_all
+from outlive.runtime import Informer
+from outlive.store import Malformed, list_all
 from outlive.store.kubernetes import KubernetesStore
 
 NAMESPACES = ("blue", "green")
@@ -140,7 +138,7 @@ async def test_a_cache_keeps_objects_of_one_name_apart(store: KubernetesStore) -
         path = f"/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachines"
         server.call("POST", path, virtual_machine(namespace, "db"))
     await _until(lambda: len(informer) == 2, changed)
-    assert [one.metadata.key for one in informer.by_index("by name", "db")] == ["blue/db", "green/db"]
+    assert [one.metadata.key for one in informer.list_by_index("by name", "db")] == ["blue/db", "green/db"]
     server.call("DELETE", "/apis/kubevirt.io/v1/namespaces/blue/virtualmachines/db")
     await _until(lambda: len(informer) == 1, changed)
     assert informer.get("blue/db") is None

@@ -8,7 +8,7 @@ import pty
 from pathlib import Path
 
 import pytest
-from tests.support.command import COMMAND, environment, outlive
+from tests.support.command import COMMAND, environment, imported, outlive
 
 EVENT = {
     "apiVersion": "outlive.dev/v1alpha1",
@@ -22,11 +22,11 @@ EVENT = {
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    (tmp_path / "hosts.csv").write_text("name,cpu,memory\nh1,8,64Gi\nh2,16,128Gi\nh3,4,1Gi\n")
-    (tmp_path / "vms.csv").write_text("id,cpu,memory,host\nv1,4,8Gi,h1\nv2,2,512Mi,h2\nv3,1,16Gi,h2\n")
-    files = ("--hosts", tmp_path / "hosts.csv", "--vms", tmp_path / "vms.csv")
-    assert outlive("import", "csv", *files, "--state-dir", tmp_path / "state").code == 0
-    return tmp_path / "state"
+    return imported(
+        tmp_path,
+        "name,cpu,memory\nh1,8,64Gi\nh2,16,128Gi\nh3,4,1Gi\n",
+        "id,cpu,memory,host\nv1,4,8Gi,h1\nv2,2,512Mi,h2\nv3,1,16Gi,h2\n",
+    )
 
 
 def test_names_rows_without_titles_and_kinds(state: Path) -> None:
@@ -95,9 +95,7 @@ def test_a_terminal_is_asked_before_something_is_deleted(state: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("delete", "host", "h3"), ("maintenance", "on"), ("vm", "stop", "v1")],
-    ids=lambda words: words[0],
+    "words", [("delete", "host", "h3"), ("maintenance", "on"), ("vm", "stop", "v1")], ids=lambda words: words[0]
 )
 def test_what_cannot_be_undone_asks_and_without_a_terminal_does_nothing(
     state: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""The guard as a real process: daemons that stop, VMs that do not die, and whoever else is on the socket.
+"""The guard as a real process: daemons that stop, VMs that do not die, and other clients on the socket.
 
 The watchdog resets nothing and the cgroups are folders, but processes, signals, sockets and time are real. T is 0.6 s
 and W is 0.8 s, so that whatever takes an operator half a minute takes a second here.
@@ -15,6 +15,9 @@ import signal
 import stat
 import subprocess
 import sys
+import time
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,9 @@ import pytest
 from tests.support.guards import T_S, W_S, Cgroups, Connection, Daemon, Guard, Watchdog, boot_time_s, closing, until
 
 SLACK_S = 0.25
-"""What a busy machine may delay a process by."""
+"""What a busy machine may delay a process by that goes before all others."""
+FEEDS = 4
+"""Of one beat, at most: one at once and one after each quarter of T."""
 
 
 def shut_and_emptied(guard: Guard, vms: Cgroups) -> dict[str, Any]:
@@ -83,16 +88,16 @@ def test_what_cannot_be_killed_stops_the_feeding_for_good(guard: Guard, vms: Cgr
     vms.start("a")
     (vms.root / "elsewhere").mkdir()
     (vms.root / "elsewhere" / "cgroup.procs").write_text("0\n")
-    beat_s = guard.arm()
+    guard.arm()
     until(lambda: guard.in_phase("lost"), "the guard gives up")
     assert vms.alive() == 0
-    assert max(watchdog.feeds) < beat_s + T_S + SLACK_S
+    assert len(watchdog.feeds) <= FEEDS
     (vms.root / "elsewhere" / "cgroup.procs").write_text("")
     guard.beat()
     given_up_s = boot_time_s()
     until(lambda: guard.status()["now"]["bootS"] > given_up_s + 0.3, "time passes")
     assert guard.status()["gate"] == "closed"
-    assert max(watchdog.feeds) < beat_s + T_S + SLACK_S
+    assert len(watchdog.feeds) <= FEEDS
     assert "guard.gave-up" in guard.text()
     assert "1 processes" in guard.text()
 
@@ -114,10 +119,10 @@ def test_a_killed_guard_feeds_no_more_and_leaves_the_watchdog_running(guard: Gua
     until(lambda: watchdog.feeds, "it is fed")
     guard.process.kill()
     guard.process.wait()
+    time.sleep(0.2)  # what it fed last is read
     fed = len(watchdog.feeds)
-    killed_s = boot_time_s()
-    until(lambda: boot_time_s() > killed_s + 0.4, "time passes")
-    assert len(watchdog.feeds) <= fed + 1
+    time.sleep(0.4)
+    assert len(watchdog.feeds) == fed
     assert not watchdog.stopped
 
 
@@ -143,10 +148,10 @@ echo threaded > $root/vm/libvirt/emulator/cgroup.type
 import sys
 from outlive.guard import cgroups
 root = sys.argv[1]
-print(cgroups.look(root).left)
+print(cgroups.count_processes(root).left)
 left = cgroups.kill(root).left
 for _ in range(100_000):
-    left = left and cgroups.look(root).left
+    left = left and cgroups.count_processes(root).left
 print(left)
 ' $root
 rmdir $root/vm/libvirt/emulator $root/vm/libvirt $root/vm $root
@@ -169,16 +174,16 @@ def tree(path):
     except GuardError as error:
         return "refused"
     return "fine"
-print("slice", tree(root), cgroups.look(root).left)
+print("slice", tree(root), cgroups.count_processes(root).left)
 pid = os.fork()
 if not pid:
     os.execvp("sleep", ["sleep", "60"])
 Path(root, "cgroup.procs").write_text(str(pid))
-print("guest", cgroups.look(root).left, pid in cgroups.members(root))
+print("guest", cgroups.count_processes(root).left, pid in cgroups.list_processes(root))
 os.kill(pid, 9)
 os.waitpid(pid, 0)
 os.rmdir(root)
-print("slice-gone", tree(root), cgroups.look(root).left)
+print("slice-gone", tree(root), cgroups.count_processes(root).left)
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 print("guard-inside", tree(sys.argv[1]))
 Path("/mnt/cgroup.procs").write_text(str(os.getpid()))
@@ -192,8 +197,9 @@ from outlive.guard.states import GuardError
 try:
     requirements.check_tree("/mnt/machine.slice")
 except GuardError as error:
-    print("other-tree", "cgroup v2" in str(error), cgroups.look("/mnt/machine.slice").left)
-print("other-tree-without", cgroups.look("/mnt/none.slice").left, cgroups.look("/mnt/none/none.slice").left)
+    print("other-tree", "cgroup v2" in str(error), cgroups.count_processes("/mnt/machine.slice").left)
+lacking = [cgroups.count_processes(path).left for path in ("/mnt/none.slice", "/mnt/none/none.slice")]
+print("other-tree-without", *lacking)
 '
 umount /mnt /mnt
 """
@@ -202,7 +208,7 @@ umount /mnt /mnt
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
 def test_a_tree_of_the_real_kernel_with_threaded_groups_is_seen_killed_and_seen_empty() -> None:
     command = ["unshare", "-m", "sh", "-c", KERNEL_TREE, "sh", sys.executable]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode == 77:
         pytest.skip("no cgroup v2 may be mounted here")
     assert (done.returncode, done.stdout.split()) == (0, ["1", "0"]), done.stderr
@@ -211,7 +217,7 @@ def test_a_tree_of_the_real_kernel_with_threaded_groups_is_seen_killed_and_seen_
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
 def test_only_what_was_read_of_the_kernels_own_tree_counts_as_empty() -> None:
     command = ["unshare", "-m", "sh", "-c", KERNEL_READING, "sh", sys.executable]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode == 77:
         pytest.skip("no cgroup v2 may be mounted here")
     assert done.stdout.splitlines() == [
@@ -232,12 +238,12 @@ def test_a_vm_that_was_being_created_when_the_gate_shut_is_killed_when_it_appear
 ) -> None:
     guard.beat()
     assert guard.ask("create-begin", runId="slow")["ok"]
-    beat_s = guard.arm(watchdog_s=5.0)
+    guard.arm(watchdog_s=5.0)
     until(lambda: guard.in_phase("killing"), "the gate is shut")
     late = vms.start("late")
     until(lambda: late.poll() is not None, "the late VM is dead")
     assert guard.in_phase("killing"), "the create may still bring another one"
-    assert max(watchdog.feeds) < beat_s + T_S + SLACK_S
+    assert len(watchdog.feeds) <= FEEDS
     guard.ask("create-end", runId="slow")
     until(lambda: guard.in_phase("empty"), "the host is verified empty")
 
@@ -307,7 +313,7 @@ def test_disarming_stops_the_watchdog_and_then_the_guard_may_stop(
     assert not guard.socket.exists()
 
 
-def test_a_guard_that_is_started_anew_is_armed_by_whoever_knows_what_is_published(
+def test_a_guard_that_is_started_anew_is_armed_by_a_daemon_that_knows_what_is_published(
     guard: Guard, watchdog: Watchdog
 ) -> None:
     guard.arm(timeout_s=30.0)
@@ -398,10 +404,10 @@ def test_garbage_silence_and_crowds_do_not_disturb_it(guard: Guard, watchdog: Wa
         while True:
             deaf.send(b'{"do":"status"}\n' * 500)
     guard.forget()
-    assert guard.status()["armed"], "a new client is heard, whoever else is there"
+    assert guard.status()["armed"], "a new client is heard beside others"
     until(lambda: watchdog.fed_after(armed_s, 5), "it is fed")
-    between = [after - before for before, after in zip(watchdog.feeds, watchdog.feeds[1:], strict=False)]
-    assert max(between) < W_S
+    read = sorted(Counter(watchdog.feeds).items())  # several at once, where the reader was late
+    assert all(after_s - before_s < W_S * feeds for (before_s, _), (after_s, feeds) in pairwise(read))
     assert guard.status()["phase"] == "watching"
     assert guard.process.poll() is None
 

@@ -13,59 +13,42 @@ import pytest
 from tests.support.api import GROUP, Api
 from tests.support.command import outlive, spawned, up
 from tests.support.host_tokens import joining, member, refused
-from tests.support.loops import run_real
 
-from outlive.api.tokens import HostJoin, Joining, StoredTokens, digest_of
-from outlive.base.clock import SystemClock
-from outlive.base.errors import Refused
-from outlive.base.ids import SystemIds
-from outlive.base.random import Random
-from outlive.resources import (
-    ObjectMeta,
-    Token,
-)
-from outlive.store.http import HttpStore
-from outlive.store.memory import MemoryStore
+from outlive.api import HostJoin, Joining, StoredTokens, digest_of
+from outlive.base import Random, Refused, SystemClock, SystemIds
+from outlive.resources import ObjectMeta, Token
+from outlive.store import HttpStore, MemoryStore
 
 OTHER = "kvm-2"
 _replace = msgspec.structs.replace
 
 
-def test_a_join_token_becomes_the_token_of_one_host() -> None:
-    async def story() -> None:
-        async with joining() as (served, ask):
-            status, body = await ask("kvm-1")
-            assert (status, body["role"], body["clusterKey"]) == (200, "host", "")
-            host = HttpStore(served.url, body["token"], clock=SystemClock(), random=Random(1))
-            written = member("kvm-1")
-            await host.create(_replace(written, record=_replace(written.record, machine_id="a" * 32)))
-            assert "kvm-2" in await refused(host.create(member("kvm-2")))
-            await host.close()
-            assert body["token"] not in str(await served.call("GET", f"{GROUP}/tokens"))
-            status, again = await ask("kvm-2", "b" * 32)
-            assert status == 401
-            assert again["message"] == f"the join token join-1 was used by kvm-1 (machine {'a' * 32})"
-
-    run_real(story())
+async def test_a_join_token_becomes_the_token_of_one_host() -> None:
+    async with joining() as (served, ask):
+        status, body = await ask("kvm-1")
+        assert (status, body["role"], body["clusterKey"]) == (200, "host", "")
+        host = HttpStore(served.url, body["token"], clock=SystemClock(), random=Random(1))
+        written = member("kvm-1")
+        await host.create(_replace(written, record=_replace(written.record, machine_id="a" * 32)))
+        assert "kvm-2" in await refused(host.create(member("kvm-2")))
+        await host.close()
+        assert body["token"] not in str(await served.call("GET", f"{GROUP}/tokens"))
+        status, again = await ask("kvm-2", "b" * 32)
+        assert status == 401
+        assert again["message"] == f"the join token join-1 was used by kvm-1 (machine {'a' * 32})"
 
 
-def test_a_coordinator_gets_the_key_of_the_cluster() -> None:
-    async def story() -> None:
-        async with joining(coordinator=True) as (_, ask):
-            _, body = await ask("kvm-1")
-            assert (body["role"], body["clusterKey"]) == ("coordinator", "the key")
-
-    run_real(story())
+async def test_a_coordinator_gets_the_key_of_the_cluster() -> None:
+    async with joining(coordinator=True) as (_, ask):
+        _, body = await ask("kvm-1")
+        assert (body["role"], body["clusterKey"]) == ("coordinator", "the key")
 
 
-def test_two_hosts_with_one_join_token_at_once() -> None:
-    async def story() -> None:
-        async with joining() as (_, ask):
-            answers = await asyncio.gather(*(ask(f"kvm-{n}", str(n) * 32) for n in range(1, 6)))
-            assert sorted(status for status, _ in answers)[:2][0] == 200
-            assert sum(status == 200 for status, _ in answers) == 1
-
-    run_real(story())
+async def test_two_hosts_with_one_join_token_at_once() -> None:
+    async with joining() as (_, ask):
+        answers = await asyncio.gather(*(ask(f"kvm-{n}", str(n) * 32) for n in range(1, 6)))
+        assert sorted(status for status, _ in answers)[:2][0] == 200
+        assert sum(status == 200 for status, _ in answers) == 1
 
 
 @pytest.mark.parametrize(
@@ -79,20 +62,17 @@ def test_two_hosts_with_one_join_token_at_once() -> None:
         ({}, "kvm-8", "b" * 32, 409, f"kvm-8 has joined as machine {'a' * 32}, and machine {'b' * 32} wants this name"),
     ],
 )
-def test_what_cannot_join_is_told_why_and_the_token_stays(
+async def test_what_cannot_join_is_told_why_and_the_token_stays(
     token: dict[str, Any], host: str, machine: str, status: int, said: str
 ) -> None:
-    async def story() -> None:
-        async with joining(**token) as (served, ask):
-            admin = served.client()
-            first = member("kvm-8")
-            await admin.create(_replace(first, record=_replace(first.record, machine_id="a" * 32)))
-            code, body = await ask(host, machine)
-            assert (code, said in body["message"], bool(body["remedy"])) == (status, True, True), body
-            assert (await admin.get(Token, "join-1")).used_by == ""
-            await admin.close()
-
-    run_real(story())
+    async with joining(**token) as (served, ask):
+        admin = served.client()
+        first = member("kvm-8")
+        await admin.create(_replace(first, record=_replace(first.record, machine_id="a" * 32)))
+        code, body = await ask(host, machine)
+        assert (code, said in body["message"], bool(body["remedy"])) == (status, True, True), body
+        assert (await admin.get(Token, "join-1")).used_by == ""
+        await admin.close()
 
 
 async def ticket(served: Api, name: str, **token: Any) -> str:
@@ -104,85 +84,71 @@ async def ticket(served: Api, name: str, **token: Any) -> str:
     return secret
 
 
-def test_a_host_that_has_joined_is_replaced_by_a_join_token_for_it_only() -> None:
+async def test_a_host_that_has_joined_is_replaced_by_a_join_token_for_it_only() -> None:
     """Its name and the id of its machine are no secrets: any token that reads learns them."""
-
-    async def story() -> None:
-        async with joining() as (served, ask):
-            await ask("kvm-1")
-            foreign = await ticket(served, "join-2")
-            status, body = await ask("kvm-1", secret=foreign)
-            assert (status, body["message"]) == (
-                409,
-                "kvm-1 has joined before, and the join token join-2 is not for it alone",
-            )
-            assert body["remedy"] == "create one that is: outlive token create --join --host kvm-1"
-            admin = served.client()
-            assert (await admin.get(Token, "join-2")).used_by == ""
-            written = member("kvm-1")
-            await admin.create(_replace(written, record=_replace(written.record, machine_id="a" * 32)))
-            await admin.delete((await admin.get(Token, "host.kvm-1")).ref)
-            await admin.close()
-            assert (await ask("kvm-1", secret=foreign))[0] == 409  # revoked, and still a member
-            status, again = await ask("kvm-1", secret=await ticket(served, "join-3", host="kvm-1"))
-            assert (status, again["role"]) == (200, "host")
-            status, last = await ask("kvm-1", secret=await ticket(served, "join-4", host="kvm-1"))
-            assert (status, last["token"] != again["token"]) == (200, True)
-
-    run_real(story())
+    async with joining() as (served, ask):
+        await ask("kvm-1")
+        foreign = await ticket(served, "join-2")
+        status, body = await ask("kvm-1", secret=foreign)
+        assert (status, body["message"]) == (
+            409,
+            "kvm-1 has joined before, and the join token join-2 is not for it alone",
+        )
+        assert body["remedy"] == "create one that is: outlive token create --join --host kvm-1"
+        admin = served.client()
+        assert (await admin.get(Token, "join-2")).used_by == ""
+        written = member("kvm-1")
+        await admin.create(_replace(written, record=_replace(written.record, machine_id="a" * 32)))
+        await admin.delete((await admin.get(Token, "host.kvm-1")).ref)
+        await admin.close()
+        assert (await ask("kvm-1", secret=foreign))[0] == 409  # revoked, and still a member
+        status, again = await ask("kvm-1", secret=await ticket(served, "join-3", host="kvm-1"))
+        assert (status, again["role"]) == (200, "host")
+        status, last = await ask("kvm-1", secret=await ticket(served, "join-4", host="kvm-1"))
+        assert (status, last["token"] != again["token"]) == (200, True)
 
 
 @pytest.mark.parametrize("host", ["", "kvm-1"])
-def test_two_machines_that_want_one_name_at_once(host: str) -> None:
-    async def story() -> None:
-        async with joining(host=host) as (served, ask):
-            secrets = ["one-time-token", *[await ticket(served, f"join-{n}", host=host) for n in range(2, 6)]]
-            asked = [ask("kvm-1", str(n) * 32, secret) for n, secret in enumerate(secrets)]
-            answers = await asyncio.gather(*asked)
-            good = [body["token"] for status, body in answers if status == 200]
-            assert (len(good), {status for status, _ in answers}) == (1, {200, 409})
-            admin = served.client()
-            kept = await admin.get(Token, "host.kvm-1")
-            assert kept.digest == digest_of(good[0].encode())
-            await admin.close()
-
-    run_real(story())
+async def test_two_machines_that_want_one_name_at_once(host: str) -> None:
+    async with joining(host=host) as (served, ask):
+        secrets = ["one-time-token", *[await ticket(served, f"join-{n}", host=host) for n in range(2, 6)]]
+        asked = [ask("kvm-1", str(n) * 32, secret) for n, secret in enumerate(secrets)]
+        answers = await asyncio.gather(*asked)
+        good = [body["token"] for status, body in answers if status == 200]
+        assert (len(good), {status for status, _ in answers}) == (1, {200, 409})
+        admin = served.client()
+        kept = await admin.get(Token, "host.kvm-1")
+        assert kept.digest == digest_of(good[0].encode())
+        await admin.close()
 
 
-def test_one_machine_that_wants_two_names_at_once() -> None:
-    async def story() -> None:
-        async with joining() as (served, ask):
-            secrets = ["one-time-token", *[await ticket(served, f"join-{n}") for n in range(2, 6)]]
-            asked = [ask(f"kvm-{n}", "a" * 32, secret) for n, secret in enumerate(secrets, 1)]
-            answers = await asyncio.gather(*asked)
-            good = [body for status, body in answers if status == 200]
-            assert (len(good), {status for status, _ in answers}) == (1, {200, 409}), answers
-            admin = served.client()
-            machines = [one.name for one in (await admin.list(Token)).items if one.machine_id == "a" * 32]
-            assert machines == [f"host.{good[0]['host']}"]
-            await admin.close()
-
-    run_real(story())
+async def test_one_machine_that_wants_two_names_at_once() -> None:
+    async with joining() as (served, ask):
+        secrets = ["one-time-token", *[await ticket(served, f"join-{n}") for n in range(2, 6)]]
+        asked = [ask(f"kvm-{n}", "a" * 32, secret) for n, secret in enumerate(secrets, 1)]
+        answers = await asyncio.gather(*asked)
+        good = [body for status, body in answers if status == 200]
+        assert (len(good), {status for status, _ in answers}) == (1, {200, 409}), answers
+        admin = served.client()
+        machines = [one.name for one in (await admin.list(Token)).items if one.machine_id == "a" * 32]
+        assert machines == [f"host.{good[0]['host']}"]
+        await admin.close()
 
 
-def test_one_machine_that_wants_two_names_of_two_servers_at_once() -> None:
+async def test_one_machine_that_wants_two_names_of_two_servers_at_once() -> None:
     """They share nothing but the store, so it may be that neither of them lets it in."""
-
-    async def story() -> None:
-        store = MemoryStore(SystemClock(), SystemIds())
-        tokens = StoredTokens(store, clock=SystemClock(), random=Random(1))
-        for name in ("join-1", "join-2"):
-            await store.create(Token(metadata=ObjectMeta(name=name), role="join", digest=digest_of(name.encode())))
-        servers = [HostJoin(store, tokens, clock=SystemClock(), ids=SystemIds()) for _ in range(2)]
-        asked = [server._exchange(f"join-{n}", Joining(f"kvm-{n}", "a" * 32)) for n, server in enumerate(servers, 1)]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        good = [one.host for one in answers if not isinstance(one, BaseException)]
-        kept = [one.host for one in (await store.list(Token)).items if one.machine_id]
-        assert len(good) <= 1
-        assert good == kept
-        assert all(isinstance(one, Refused) for one in answers if isinstance(one, BaseException))
-
-    run_real(story())
+    store = MemoryStore(SystemClock(), SystemIds())
+    tokens = StoredTokens(store, clock=SystemClock(), random=Random(1))
+    for name in ("join-1", "join-2"):
+        await store.create(Token(metadata=ObjectMeta(name=name), role="join", digest=digest_of(name.encode())))
+    servers = [HostJoin(store, tokens, clock=SystemClock(), ids=SystemIds()) for _ in range(2)]
+    asked = [server._exchange(f"join-{n}", Joining(f"kvm-{n}", "a" * 32)) for n, server in enumerate(servers, 1)]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    good = [one.host for one in answers if not isinstance(one, BaseException)]
+    kept = [one.host for one in (await store.list(Token)).items if one.machine_id]
+    assert len(good) <= 1
+    assert good == kept
+    assert all(isinstance(one, Refused) for one in answers if isinstance(one, BaseException))
 
 
 def test_a_host_joins_by_the_command_line(tmp_path: Path) -> None:

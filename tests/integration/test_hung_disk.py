@@ -19,7 +19,7 @@ import pytest
 from lab.processes import until
 from tests.support.loops import run_real
 
-from outlive.drivers.libvirt.processes import GuestProcess, Processes, kill, mark
+from outlive.drivers.libvirt import GuestProcess, Processes, format_mark, kill
 from outlive.guard import cgroups
 
 UNIFIED = next((one for one in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified") if cgroups.is_version_2(one)), "")
@@ -47,7 +47,7 @@ def disk(folder: Path) -> Iterator[tuple[Path, int]]:
     blockdev = f"driver=file,filename={image},node-name=n"
     server = subprocess.Popen(["qemu-storage-daemon", "--blockdev", blockdev, "--export", export])
     try:
-        until(lambda: f" {shown} fuse" in Path("/proc/mounts").read_text(), "the disk is there", 10)
+        until(lambda: f" {shown} fuse" in Path("/proc/mounts").read_text(), "the disk is there", 30)
         yield shown, server.pid
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -66,30 +66,30 @@ def group(name: str) -> Iterator[Path]:
         yield root
     finally:
         for folder in (own, own.parent, own.parent.parent, root):
-            until(lambda folder=folder: "populated 0" in (folder / cgroups.EVENTS).read_text(), "it is empty", 10)
+            until(lambda folder=folder: "populated 0" in (folder / cgroups.EVENTS).read_text(), "it is empty", 30)
             folder.rmdir()
 
 
 @needs
 def test_a_guest_that_hangs_over_its_disk_is_gone_for_nobody_before_the_kernel_let_it_go(tmp_path: Path) -> None:
     with group("hung") as root, contextlib.ExitStack() as stack, disk(tmp_path) as (shown, server):
-        words = [sys.executable, "-c", WRITES, "-chardev", f"socket,id={mark('web', 'r1', 7)},path=/q"]
+        words = [sys.executable, "-c", WRITES, "-chardev", f"socket,id={format_mark('web', 'r1', 7)},path=/q"]
         with shown.open("r+b", buffering=0) as file:
             at_three = f'exec 3<>{file.name}; echo $$ >"$0/cgroup.procs"; exec "$@"'
             where = str(next(root.glob("*/*/emulator")))
             guest = subprocess.Popen(["sh", "-c", at_three, where, *words])
             stack.callback(guest.kill)
         command = Path(f"/proc/{guest.pid}/cmdline")
-        until(lambda: command.read_bytes().startswith(sys.executable.encode()), "the guest runs", 10)
+        until(lambda: command.read_bytes().startswith(sys.executable.encode()), "the guest runs", 30)
         scan = Processes(str(root))
 
         def seen() -> list[GuestProcess]:
-            return [one for one in scan.look() if one.pid == guest.pid]
+            return [one for one in scan.scan() if one.pid == guest.pid]
 
         (found,) = seen()
         assert (found.vm, found.guarded, Path(found.group).name) == ("web", True, "machine-qemu\\x2d1\\x2dweb.scope")
         os.kill(server, signal.SIGSTOP)
-        until(lambda: "request_wait_answer" in Path(f"/proc/{guest.pid}/wchan").read_text(), "it waits", 10)
+        until(lambda: "request_wait_answer" in Path(f"/proc/{guest.pid}/wchan").read_text(), "it waits", 30)
 
         async def killed(limit_s: float) -> bool:
             return await kill(found, limit_s)
@@ -102,4 +102,4 @@ def test_a_guest_that_hangs_over_its_disk_is_gone_for_nobody_before_the_kernel_l
         assert run_real(killed(10.0))
         guest.wait()
         assert seen() == []
-        assert cgroups.look(str(root)).left == 0
+        assert cgroups.count_processes(str(root)).left == 0

@@ -61,8 +61,7 @@ def test_hosts_are_labelled_in_racks_of_32(state: Path) -> None:
 
 
 def test_no_host_is_filled_beyond_its_capacity(state: Path) -> None:
-    from outlive.resources import Hypervisor
-    from outlive.resources.state import decode_state
+    from outlive.resources import Hypervisor, decode_state
 
     for item in decode_state(state.read_bytes()).objects:
         if isinstance(item, Hypervisor):

@@ -14,14 +14,10 @@ from tests.conformance.objects import change, flavor
 from tests.support.api_server import ApiServer, shared_server
 from tests.support.loops import run_real
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import ExitCode, Forbidden, LimitExceeded, OutliveError, Refused, Unavailable
-from outlive.base.random import Random
+from outlive.base import ExitCode, Forbidden, LimitExceeded, OutliveError, Random, Refused, SystemClock, Unavailable
 from outlive.resources import Flavor
-from outlive.store import list_all
-from outlive.store.kubernetes import ClusterAccess, KubernetesStore
-from outlive.store.kubernetes.served import CRDS_PATH, check_kinds_served
-from outlive.store.troubles import StoreFull
+from outlive.store import StoreFull, list_all
+from outlive.store.kubernetes import CRDS_PATH, ClusterAccess, KubernetesStore, check_kinds_served
 
 pytestmark = pytest.mark.component("kubernetes")
 NAMESPACE = "refusals"

@@ -84,7 +84,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
             pass
         lab.outlive("vm", "meta", COLD, "--method", "shutdown")
         story.wait_counting(lab, lab.guests, {}, LIMIT_S)
-        until(lambda: rehearsed(lab), "every power controller was tried and is good", LIMIT_S, 0.5)
+        until(lambda: rehearsed(lab), "every BMC was tried and is good", LIMIT_S, 0.5)
         yield Cloud(lab)
     finally:
         lab.stop()
@@ -94,14 +94,14 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 def test_a_host_is_emptied_and_takes_its_guests_back(cloud: Cloud) -> None:
     lab, before = cloud.lab, story.runs(cloud.lab)
     lab.outlive("drain", HOME, "--wait", limit_s=LIMIT_S)
-    assert [name for name in lab.guests if HOME in cloud.place(name)] == []
+    until(lambda: not any(HOME in cloud.place(name) for name in lab.guests), "nothing is left there", LIMIT_S, 0.1)
     assert cloud.hypervisor(HOME)["status"]["domainState"] == "flushed"
     cloud.counts_again(COLD, before[COLD])
     assert cloud.run(LIVE) == before[LIVE] == cloud.writes(LIVE), "it has moved while it ran"
     between = story.runs(lab)
     lab.outlive("ready", HOME, "--wait", limit_s=LIMIT_S)
     cloud.counts_again(COLD, between[COLD])  # its host is ready as soon as it is to start there
-    assert {name: cloud.place(name) for name in lab.guests} == {LIVE: [HOME], COLD: [HOME]}
+    until(lambda: story.places(lab) == {LIVE: [HOME], COLD: [HOME]}, "both run there alone", LIMIT_S, 0.1)
     assert cloud.run(LIVE) == before[LIVE]
     for name in lab.guests:
         cloud.one_writer(name)
@@ -126,7 +126,7 @@ def test_a_guest_is_moved_and_recovered_from_a_host_that_lost_power(cloud: Cloud
     assert cloud.writes(LIVE) == cloud.run(LIVE)
     assert cloud.lockers(LIVE) == {lab.host(there).address}, "the lock of the lost host was removed"
     assert cloud.isolated() <= {host.address}, "a proof by power ends the fence, isolated by then or not"
-    assert proof(lab, host.name) == "power"
+    until(lambda: proof(lab, host.name) == "power", "it is proven dead", LIMIT_S, 0.2)
     cloud.one_writer(LIVE)
 
 
@@ -161,10 +161,10 @@ def test_a_guest_of_a_host_that_lives_is_recovered_once_that_host_is_shut_out(cl
     pings = Pings(lab.peer("layer2"), address)
     time.sleep(2.0)
     heard = pings.stop()
-    assert (heard.doubled, heard.lost <= 1) == (0, True), "the new one answers, alone"
-    assert f"isolated.{host.name}=" in port_row(lab)
+    assert (heard.doubled, heard.lost <= 1) == (0, True), f"the new one answers, alone: {heard}"
+    until(lambda: f"isolated.{host.name}=" in port_row(lab), "its port is marked", LIMIT_S, 0.2)
     heal(lab)
-    until(lambda: not host.on, "its power controller answers again, and switches it off", LIMIT_S, 0.2)
+    until(lambda: not host.on, "its BMC answers again, and switches it off", LIMIT_S, 0.2)
     until(
         lambda: proof(lab, host.name) == "power",
         "that is proven: a host that is on again before is off again",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from lab import story
 from lab.cluster import Lab
-from lab.command import rehearsed, slots_of
+from lab.command import proof, rehearsed, slots_of
 from lab.faults import heal
 from lab.processes import until
 
@@ -25,7 +25,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             pass
         story.wait_counting(lab, lab.guests, {}, LIMIT_S)
         until(lambda: slots_of(lab), "every guest has a slot on another host", LIMIT_S, 0.5)
-        until(lambda: rehearsed(lab), "every power controller was tried and is good", LIMIT_S, 0.5)
+        until(lambda: rehearsed(lab), "every BMC was tried and is good", LIMIT_S, 0.5)
         yield lab
     finally:
         lab.stop()
@@ -58,6 +58,7 @@ def test_guests_run_on_while_the_api_server_is_away_and_a_move_is_carried_out_on
     assert story.runs(lab) == before
     lab.start_server()
     until(lambda: HOME in {one["metadata"]["name"] for one in lab.objects("hypervisors")}, "it answers", LIMIT_S)
+    until(lambda: not proof(lab, HOME), "it is a member again", LIMIT_S, 0.2)
     lab.outlive("vm", "move", "vm-1", "--to", HOME, "--wait", limit_s=LIMIT_S)
     until(lambda: story.places(lab)["vm-1"] == [HOME], "it runs there alone", LIMIT_S, 0.1)
     assert story.runs(lab) == before, "it has moved while it ran"

@@ -41,7 +41,8 @@ def test_servers_in_another_network_lead_and_follow_and_one_that_died_is_started
     killed.kill()
     assert killed.mode == ""
     ensemble.start()
-    assert killed.mode == "follower"
+    assert sorted(one.mode for one in ensemble.servers) == ["follower", "follower", "leader"]
+    assert killed.mode, "it is there again"
 
 
 def test_a_lab_that_was_started_on_zookeeper_stays_there_and_names_each_server_as_a_part_of_its_store(

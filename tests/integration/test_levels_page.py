@@ -5,25 +5,23 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.support.command import outlive
+from tests.support.command import imported, outlive
 
 PAGE = (Path(__file__).parents[2] / "docs/concepts/coverage.md").read_text()
 
 
 def test_the_levels_of_the_page_cost_what_it_says(tmp_path: Path) -> None:
     settings, printed = re.findall(r"^```(?:yaml)?\n((?:protection:|Level ).*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    config, hosts, vms = (tmp_path / name for name in ("levels.yaml", "hosts.csv", "vms.csv"))
+    config = tmp_path / "levels.yaml"
     config.write_text(settings)
     names = [f"h{number}" for number in range(1, 7)]
-    hosts.write_text("name,cpu,memory\n" + "".join(f"{name},64,256Gi\n" for name in names))
+    hosts = "name,cpu,memory\n" + "".join(f"{name},64,256Gi\n" for name in names)
     rows = [
         f"{flavor}{copy}-{name},{name},2,8Gi,{flavor}_8\n"
         for name in names
         for flavor, copy in (("db", ""), ("std", 1), ("std", 2))
     ]
-    vms.write_text("id,host,cpu,memory,flavor\n" + "".join(rows))
-    state = ("--state-dir", tmp_path / "state")
-    assert outlive("import", "csv", "--hosts", hosts, "--vms", vms, *state).code == 0
+    state = ("--state-dir", imported(tmp_path, hosts, "id,host,cpu,memory,flavor\n" + "".join(rows)))
     assert outlive("failover", "plan", "--apply", "--config", config, *state).code == 0
     shown = outlive("failover", "coverage", "--config", config, *state).out
     assert printed in f"{shown}\n", shown

@@ -30,15 +30,21 @@ from tests.support.network_hosts import NetworkHosts
 from tests.support.own_links import CLUSTER_NET, OwnLinks, following, network, new_store, settings
 from tests.support.primary_hosts import PrimaryHost
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import Refused
-from outlive.node.links.vm_ports import BridgedPorts
-from outlive.node.ports import MigrationSettings
-from outlive.node.ports.network import NoNetworks
-from outlive.resources import Hypervisor, ObjectMeta, VirtualMachine, VirtualMachinePort, VirtualMachineSpec
-from outlive.resources.codec import convert
-from outlive.resources.definitions import FunctionPlace, completed, with_function_places
-from outlive.store.memory import MemoryStore
+from outlive.base import Refused, SystemClock
+from outlive.node.links import BridgedPorts
+from outlive.node.ports import MigrationSettings, NoNetworks
+from outlive.resources import (
+    FunctionPlace,
+    Hypervisor,
+    ObjectMeta,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualMachineSpec,
+    complete_vm,
+    convert,
+    with_function_places,
+)
+from outlive.store import MemoryStore
 
 pytestmark = [
     pytest.mark.component("libvirt"),
@@ -58,7 +64,7 @@ def machine(hosts: RealHypervisors, name: str, interfaces: str, extra: str) -> t
     console.write_text("")
     xml = guest.definition(name, disk, console, interfaces=interfaces, extra=extra)
     vm = VirtualMachine(metadata=ObjectMeta(name=name), spec=VirtualMachineSpec(definition=xml))
-    return completed(vm), console
+    return complete_vm(vm), console
 
 
 async def written(console: Path, pattern: str) -> re.Match[str]:
@@ -80,7 +86,7 @@ async def move_while_heard(
     receiving, sending = hosts.remote(target), hosts.remote(source)
     await receiving.call("functions", {"names": ["nic0v3", "eth9"]})
     await receiving.create(there, run_id=f"to-{target}", epoch=7, incoming=MigrationSettings())
-    (waiting,) = await receiving.domains()
+    (waiting,) = await receiving.list_domains()
     pings = Pings(Workload(peer), address)
     await asyncio.sleep(0.3)
     await sending.migrate(there.name, target, listens=waiting.listens, settings=MigrationSettings())

@@ -68,8 +68,8 @@ def test_a_cluster_with_its_hosts_and_promises_moves_and_its_old_server_refuses(
         in_use = migrate(server, state)
         assert in_use.code == 5, "the server runs"
         assert outlive("disarm", "--cluster", "--mode", "freeze", "--state-dir", state).code == 0
-        uids = {name: one["metadata"]["uid"] for name, one in read(state, "memberships").items()}
-        slots, old = read(state, "reservations"), read(state, "clusters")["default"]["status"]
+    uids = {name: one["metadata"]["uid"] for name, one in read(state, "memberships").items()}
+    slots, old = read(state, "reservations"), read(state, "clusters")["default"]["status"]
     assert objects(server, "hypervisors") == {}, "nothing was written so far"
     done = migrate(server, state)
     assert done.code == 0, done.err
@@ -82,7 +82,7 @@ def test_a_cluster_with_its_hosts_and_promises_moves_and_its_old_server_refuses(
     refused = spawned("up", "--state-dir", state, "--listen", "127.0.0.1:0")
     assert refused.code == 1
     assert f"moved to {server.url}, namespace {NAMESPACE}" in refused.err
-    assert "docs/operating/kubernetes.md#back" in refused.err
+    assert "docs/how-to/kubernetes.md#back" in refused.err
 
     controller = Controller(server, tmp_path / "a")
     try:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from lab.command import proof
-from lab.network import NetworkLab, Pings, Stream, guest_interface, started
-from lab.processes import LabError, until
+from lab.network import NetworkLab, Pings, Stream, started
+from lab.processes import until
 
 pytestmark = [pytest.mark.component("libvirt"), pytest.mark.component("ovn"), pytest.mark.slow]
 TYPES = ("layer2", "localnet", "routed")
@@ -22,6 +22,7 @@ HANDED_OVER = 5
 """Pings that one copy may answer twice: while both chassis have the port, a frame may come by the wire and a tunnel."""
 SILENCE_MS = 10_000.0
 """A guest that was heard again at all was heard within this time; how soon is measured by bench network_moves."""
+SETTLED_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def _all_hosts_run(lab: NetworkLab) -> None:
     until(all_hold, "all hosts are members", 90)
     assert lab.ovn is not None
     ovn = lab.ovn
-    until(lambda: ovn.registered() >= {host.name for host in lab.hosts}, "all hosts are chassis", 30)
+    until(lambda: ovn.registered() >= {host.name for host in lab.hosts}, "all hosts are chassis", SETTLED_S)
 
 
 def addresses(lab: NetworkLab, name: str) -> list[str]:
@@ -64,10 +65,12 @@ def address(lab: NetworkLab, name: str) -> str:
 
 def assert_settled(lab: NetworkLab, name: str, host: str) -> None:
     """One copy, on that host, which answers; OVN has its rows and no others, but those that hosts are isolated from."""
-    until(lambda: lab.copies(name) == [host], f"{name} runs on {host} alone", 20)
+    until(lambda: lab.copies(name) == [host], f"{name} runs on {host} alone", SETTLED_S)
     for one in addresses(lab, name):
         lab.warm_up(name, one)
-    port = until(lambda: (found := lab.port(name))["status"]["activeOn"] == host and found, "the port follows", 20)
+    port = until(
+        lambda: (found := lab.port(name))["status"]["activeOn"] == host and found, "the port follows", SETTLED_S
+    )
     assert port["status"]["interfaces"].keys() == {host}
     away = name == "routed" and not address(lab, name).startswith(home_prefix(lab, host))
     expected = {port["status"]["interfaces"][host], *([address(lab, name)] if away else [])}
@@ -76,7 +79,7 @@ def assert_settled(lab: NetworkLab, name: str, host: str) -> None:
         rows = lab.rows_of(name)
         return expected <= rows and rows - expected <= lab.isolated_rows(name)
 
-    until(has_its_rows, f"OVN has the rows of {name} and no others", 20)
+    until(has_its_rows, f"OVN has the rows of {name} and no others", SETTLED_S)
 
 
 def home_prefix(lab: NetworkLab, host: str) -> str:
@@ -101,7 +104,7 @@ def test_a_guest_keeps_its_address_and_its_connections_there_and_back(lab: Netwo
         assert max(stall_ms, *(one.longest_ms for one in heard)) < SILENCE_MS
         assert_settled(lab, network, target)
         assert addresses(lab, network) == ips
-    until(lambda: "gapMs" in lab.port(network)["status"], "the gap is measured", 20)
+    until(lambda: "gapMs" in lab.port(network)["status"], "the gap is measured", SETTLED_S)
 
 
 def test_a_move_whose_network_is_not_prepared_is_aborted_and_nothing_has_moved(lab: NetworkLab) -> None:
@@ -110,15 +113,17 @@ def test_a_move_whose_network_is_not_prepared_is_aborted_and_nothing_has_moved(l
     source = lab.host_of(network)
     target = "host-3" if source != "host-3" else "host-2"
     chassis = next(one for one in lab.ovn.chassis if one.name == target)
-    pings = Pings(lab.peer(network), address(lab, network))
+    other = next(one for one in TYPES if one != network)
+    lab.warm_up(other, address(lab, other))
+    pings, others = (Pings(lab.peer(one), address(lab, one)) for one in (network, other))
     chassis.pause()
     try:
         assert lab.move(network, target) == "network-not-ready"
     finally:
         chassis.resume()
-    heard = pings.stop()
+    heard, usual = pings.stop(), others.stop()
     assert heard.doubled <= HANDED_OVER
-    assert heard.longest_ms < 1000, "the guest was heard all the time"
+    assert heard.longest_ms < 1000 + usual.longest_ms, "the guest was heard all the time, as one that nobody moves"
     assert_settled(lab, network, source)
 
 
@@ -170,13 +175,3 @@ def test_after_a_power_loss_the_guest_answers_at_its_address_elsewhere(lab: Netw
     host = lab.host_of(network)
     assert host != source
     assert_settled(lab, network, host)
-
-
-def test_a_port_that_is_deleted_leaves_no_row(lab: NetworkLab) -> None:
-    lab.make_guest("extra", "layer2", "host-1", extra="net=dhcp")
-    lab.warm_up("layer2", lab.await_guest("extra"))
-    assert lab.rows_of("extra") == {guest_interface("extra")}
-    lab.outlive("delete", "virtualmachineports", "extra.0", "--yes")
-    until(lambda: lab.rows_of("extra") == set(), "its rows go", 20)
-    with pytest.raises(LabError):
-        lab.port("extra")

@@ -14,11 +14,12 @@ import pytest
 from tests.integration.test_network_services import Services, hosts, network, public, until  # noqa: F401 - fixtures
 from tests.support.network_hosts import NetworkHosts
 
-from outlive.drivers.services.programs import service_ports
-from outlive.resources import VirtualNetwork
-from outlive.resources.networks import DhcpRange, FirewallRule, Subnet
+from outlive.drivers.services import service_ports
+from outlive.resources import DhcpRange, FirewallRule, Subnet, VirtualNetwork
 
 pytestmark = [pytest.mark.component("network-services"), pytest.mark.slow]
+AT_ONCE_S = 2.0
+"""All zones are brought up to date every ten seconds as well."""
 
 
 async def change_spec(services: Services, name: str, **changes: Any) -> None:
@@ -56,13 +57,13 @@ def test_names_outlive_their_server_and_follow_the_network_at_once(
             async def changed() -> bool:
                 return await dig("NS", "blue.example") == ["ns2.example."]
 
-            await until(changed, 2.0)
+            await until(changed, AT_ONCE_S)
             await change_spec(services, "blue", domain="green.example")
 
             async def renamed() -> bool:
                 return await dig("NS", "green.example") == ["ns2.example."] and not await dig("NS", "blue.example")
 
-            await until(renamed, 2.0)
+            await until(renamed, AT_ONCE_S)
 
             (pid,) = hosts.run("a", "pgrep", "-x", "pdns_server", "--ns", str(os.getpid()), "--nslist", "net").split()
             os.kill(int(pid), signal.SIGKILL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -13,18 +14,23 @@ from typing import Any
 import pytest
 from tests.support.network_hosts import NetworkHosts
 
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.drivers.services.programs import service_ports
-from outlive.node.services.network_services import NameSettings, NetworkServices
-from outlive.resources import DhcpLease, ObjectMeta, VirtualMachine, VirtualNetwork
-from outlive.resources.networks import DhcpRange, DhcpReservation, FirewallRule, Subnet, VirtualNetworkSpec
-from outlive.resources.vms import VirtualMachineSpec
-from outlive.runtime.faults import FaultRecorder, FaultSet
-from outlive.runtime.informer import Informer
-from outlive.store.contract import list_all
-from outlive.store.memory import MemoryStore
+from outlive.base import Random, SeededIds, SystemClock
+from outlive.drivers.services import service_ports
+from outlive.node.services import NameSettings, NetworkServices
+from outlive.resources import (
+    DhcpLease,
+    DhcpRange,
+    DhcpReservation,
+    FirewallRule,
+    ObjectMeta,
+    Subnet,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualNetwork,
+    VirtualNetworkSpec,
+)
+from outlive.runtime import FaultRecorder, FaultSet, Informer
+from outlive.store import MemoryStore, list_all
 
 pytestmark = [pytest.mark.component("network-services"), pytest.mark.slow]
 
@@ -101,10 +107,22 @@ class Services:
         return {str(one.code): one.fields for one in self.faults.active}
 
 
-async def until(true: Callable[[], Awaitable[bool]], limit_s: float = 5.0) -> None:
+async def until(true: Callable[[], Awaitable[bool]], limit_s: float = 30.0) -> None:
     async with asyncio.timeout(limit_s):
         while not await true():  # noqa: ASYNC110 - it is others that change it
             await asyncio.sleep(0.05)
+
+
+async def until_printed(wanted: str, ask: Callable[..., str], *given: Any) -> None:
+    """Return once that is what a program prints; while nobody answers it, it fails."""
+
+    async def printed() -> bool:
+        try:
+            return (await asyncio.to_thread(ask, *given)).strip() == wanted.strip()
+        except (AssertionError, subprocess.TimeoutExpired):
+            return False
+
+    await until(printed)
 
 
 def test_guests_get_addresses_names_and_metadata(hosts: NetworkHosts, tmp_path: Path, public: Path) -> None:
@@ -139,27 +157,22 @@ def test_guests_get_addresses_names_and_metadata(hosts: NetworkHosts, tmp_path: 
             await until(stored)
             lease = await services.store.get(DhcpLease, f"blue.{given}")
             assert (lease.hostname, lease.mac) == ("one", MAC)
-            answer = await asyncio.to_thread(
-                hosts.run, "g1", "dig", "+short", "+time=1", "kept.blue.local", "@10.10.0.1"
-            )
-            assert answer.split() == ["10.10.0.9"]
+            dig = ("dig", "+short", "+time=1")
+            await until_printed("10.10.0.9", hosts.run, "g1", *dig, "kept.blue.local", "@10.10.0.1")
 
             async def fetch(guest: str, path: str) -> str:
                 return await asyncio.to_thread(hosts.run, guest, "curl", "-s", f"http://169.254.169.254{path}")
 
-            assert await fetch("g1", "/latest/meta-data/name") == "vm-1"
+            await until_printed("vm-1", hosts.run, "g1", "curl", "-s", "http://169.254.169.254/latest/meta-data/name")
             assert await fetch("g1", "/latest/user-data") == "#cloud-config\n"
             assert await fetch("g2", "/latest/meta-data/name") == ""
+            await until_printed(lease.address, hosts.run, "a", *dig, "one.blue.local", "@192.0.2.1")
 
-            async def named() -> bool:
-                found = await asyncio.to_thread(
-                    hosts.run, "a", "dig", "+short", "+time=1", "one.blue.local", "@192.0.2.1"
-                )
-                return found.split() == [lease.address]
+            async def is_well() -> bool:
+                rules = await asyncio.to_thread(hosts.run, "a", "nft", "list", "ruleset")
+                return services.codes() == {} and "vmbr10-host" in rules
 
-            await until(named, 9.0)
-            assert services.codes() == {}
-            assert "vmbr10-host" in hosts.run("a", "nft", "list", "table", "inet", "outlive_networks")
+            await until(is_well)
         assert hosts.run("a", "ss", "-Hlnu") == ""
 
     with hosts.inside("a"):

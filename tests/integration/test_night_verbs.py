@@ -46,7 +46,7 @@ def only_change(before: dict[str, Any], after: dict[str, Any], *path: str) -> An
 
 @pytest.fixture
 def lying(tmp_path: Path) -> Night:
-    """A power controller has lied about kvm-4."""
+    """A BMC has lied about kvm-4."""
     return Night(tmp_path, "lying-power-controller-is-found-out", 75)
 
 

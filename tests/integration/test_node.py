@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from urllib.request import Request, urlopen
 import pytest
 from tests.support.command import Server, outlive, spawned, up
 from tests.support.hosts import LIMIT_S, Host, within
+from tests.support.keystone import free_port
 from tests.support.receivers import receiver_tls
 
 from outlive import __version__
@@ -68,9 +68,9 @@ def test_it_registers_its_host_and_renews(server: tuple[Server, Path], host: Hos
     assert found["status"]["capacity"] == {"cpu": "16", "memory": "64Gi"}
     assert found["status"]["addresses"] == {"cluster": "10.0.0.1", "storage": "10.0.1.1"}
     assert found["status"]["storageAddress"] == "10.0.1.1"
-    usage = json.loads(outlive("get", "hypervisorusages", host.name, "--state-dir", server[1], "-o", "json").out)[
-        "usage"
-    ]
+    asked = ("get", "hypervisorusages", host.name, "--state-dir", server[1], "-o", "json")
+    assert within(LIMIT_S, lambda: outlive(*asked).code == 0), "it tells how much is used"
+    usage = json.loads(outlive(*asked).out)["usage"]
     assert usage["load"] >= 0
     assert set(usage["used"]) == {"cpu", "memory"}, "of the machine, though no VM is here"
     assert "stale" not in usage
@@ -78,37 +78,6 @@ def test_it_registers_its_host_and_renews(server: tuple[Server, Path], host: Hos
     assert host.stop() == 0
     after = record(host, server[1])
     assert after["state"] == "Released", "it held nothing, and left"
-
-
-def test_on_the_store_of_one_server_a_host_is_armed_only_by_who_accepts_that(
-    server: tuple[Server, Path], host: Host
-) -> None:
-    host.start().ready()
-    refused = outlive("arm", host.name, "--yes", "--state-dir", server[1])
-    assert refused.code == 1
-    assert "give --accept-single-store" in refused.line
-    told = outlive("arm", host.name, "--yes", "--accept-single-store", "--state-dir", server[1])
-    assert told.code == 0
-    assert "all armed hosts kill their VMs at the same time" in told.out
-    assert outlive("disarm", host.name, "--yes", "--state-dir", server[1]).code == 0
-
-
-def test_a_killed_daemon_goes_on_in_the_same_epoch(server: tuple[Server, Path], host: Host) -> None:
-    host.start().ready()
-    before = record(host, server[1])
-    host.close()
-    host.start().ready()
-    after = record(host, server[1])
-    assert (after["epoch"], after["state"]) == (before["epoch"], "Held")
-    assert after["nonce"] != before["nonce"]
-
-
-def test_after_another_boot_the_epoch_is_another_one(server: tuple[Server, Path], host: Host) -> None:
-    host.start().ready()
-    host.close()
-    host.boot()
-    host.start().ready()
-    assert record(host, server[1])["epoch"] == 2
 
 
 def test_the_installed_version_takes_its_place_in_the_same_process(server: tuple[Server, Path], host: Host) -> None:
@@ -312,8 +281,7 @@ def test_it_serves_its_own_metrics_by_tls_to_who_shows_a_token(
     tokens, token = tmp_path / "tokens", "a-token-of-prometheus"
     tokens.write_text(f"viewer {token} prometheus\n")
     tokens.chmod(0o600)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     host.sections["metrics"] = {
         "listen": f"127.0.0.1:{port}",
         "tokensFile": str(tokens),
@@ -332,7 +300,8 @@ def test_it_serves_its_own_metrics_by_tls_to_who_shows_a_token(
             with urlopen(request, timeout=10, context=context) as answer:
                 return answer.status, answer.read().decode()
         except HTTPError as error:
-            return error.code, ""
+            with error:
+                return error.code, ""
 
     status, text = scrape("/metrics", token)
     assert status == 200

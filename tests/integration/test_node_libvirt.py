@@ -20,9 +20,8 @@ import pytest
 from lab.processes import LabError, run, until
 from lab.single import Single
 
-from outlive.base.errors import Unavailable
-from outlive.resources.definitions import parse, tree
-from outlive.resources.domain_elements import examine
+from outlive.base import Unavailable
+from outlive.resources import examine, parse, parse_xml
 
 pytestmark = [pytest.mark.component("libvirt"), pytest.mark.slow]
 
@@ -96,7 +95,7 @@ def test_what_this_libvirt_prints_of_a_guest_is_a_definition(single: Single) -> 
     try:
         for words in ((), ("--inactive",), ("--migratable",)):
             printed = single.host.run(*virsh, "dumpxml", "rich", *words)
-            assert len(examine(tree(printed)).outside) == 2, printed
+            assert len(examine(parse_xml(printed)).outside) == 2, printed
             assert parse(printed).disk_ids == (f"file:{folder}/rich.raw",)
     finally:
         single.host.run(*virsh, "destroy", "rich")
@@ -172,6 +171,7 @@ def ssh(single: Single, tmp_path: Path) -> Iterator[dict[str, str]]:
     (single.host.folder / "run/sshd").mkdir(mode=0o755, exist_ok=True)
     single.host.add_service("50-sshd", ["/usr/sbin/sshd", "-D", "-e", "-f", "/etc/ssh_test/config"])
     single.host.ask("start sshd")
+    until(lambda: single.host.run("ss", "-Hltn", "sport", "=", ":22"), "sshd listens", 30, 0.1)
     program = tmp_path / "bin/ssh"
     program.parent.mkdir()
     known = f"-o UserKnownHostsFile={tmp_path}/known -o StrictHostKeyChecking=accept-new"
@@ -237,11 +237,13 @@ def test_a_libvirt_that_hangs_costs_no_renewal(single: Single) -> None:
 
 def test_a_hypervisor_that_is_too_old_is_named_with_what_is_needed() -> None:
     """libvirt's own test driver says that it is version 0.0.2."""
-    from outlive.drivers.libvirt.service import Service
+    from outlive.drivers.libvirt import LibvirtService
 
     async def asked() -> None:
         with pytest.raises(Unavailable, match=r"^QEMU 0\.0\.2 is too old \(install QEMU 7\.2\.0 or later\)$"):
-            await Service("test:///default", threads=2, limit_s=10).ask(lambda connection: connection.getVersion())
+            await LibvirtService("test:///default", threads=2, limit_s=10).ask(
+                lambda connection: connection.getVersion()
+            )
 
     asyncio.run(asked())
 
@@ -290,7 +292,7 @@ def test_a_start_without_its_disk_fails_at_once_with_the_reason_and_succeeds_onc
     with pytest.raises(LabError, match=f"web: start failed on host-1: disk file:{disk} does not exist"):
         vm_verb(single, "start", "web", "--wait")
     assert time.monotonic() - began < 30
-    assert _is_down_without_a_hold(single, uuid, "disk-missing")
+    until(lambda: _is_down_without_a_hold(single, uuid, "disk-missing"), "it is down without a hold", 30, 0.2)
     disk.write_bytes(b"\0" * 4096)
     assert "runs" in vm_verb(single, "start", "web", "--wait")
     vm_verb(single, "stop", "web", "--wait", "--yes")
@@ -307,7 +309,7 @@ def test_a_start_whose_disk_a_stranger_has_locked_fails_at_once_and_leaves_no_ho
                 vm_verb(single, "start", "db", "--wait")
         finally:
             holder.kill()
-    assert _is_down_without_a_hold(single, uuid, "lock-foreign")
+    until(lambda: _is_down_without_a_hold(single, uuid, "lock-foreign"), "it is down without a hold", 30, 0.2)
     assert not single.events("vm.worker_crashed")
     assert "runs" in vm_verb(single, "start", "db", "--wait")
     vm_verb(single, "stop", "db", "--wait", "--yes")

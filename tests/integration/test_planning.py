@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.command import outlive
+from tests.support.command import imported, outlive
 
 HOSTS = "name,cpu,memory,zone\n" + "".join(f"h{n:02},64,256Gi,z1\n" for n in range(14))
 VMS = "id,cpu,memory,host,flavor\n" + "".join(f"v{n:03},2,{4 << n % 2}Gi,h{n % 14:02},m{n % 2}\n" for n in range(42))
@@ -15,12 +15,7 @@ VMS = "id,cpu,memory,host,flavor\n" + "".join(f"v{n:03},2,{4 << n % 2}Gi,h{n % 1
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    (tmp_path / "hosts.csv").write_text(HOSTS)
-    (tmp_path / "vms.csv").write_text(VMS)
-    directory = tmp_path / "state"
-    files = ("--hosts", tmp_path / "hosts.csv", "--vms", tmp_path / "vms.csv")
-    assert outlive("import", "csv", *files, "--state-dir", directory).code == 0
-    return directory
+    return imported(tmp_path, HOSTS, VMS)
 
 
 def document(*arguments: str | Path) -> dict[str, Any]:

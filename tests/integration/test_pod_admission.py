@@ -12,21 +12,13 @@ from typing import Any
 import pytest
 from tests.support.api import api
 from tests.support.api_server import ApiRefusal, shared_server
-from tests.support.loops import run_real
 from tests.support.pod_worlds import NETWORKS, NODES, node_document, pod_document
 from tests.support.webhook import KEY, NAMESPACE, RBAC, WEBHOOKS, Send, sending
 
-from outlive.api.admission_review import AdmissionReviews
-from outlive.api.app import AdmissionEndpoint
-from outlive.api.pod_review import PodReviews, pods_webhook_manifest
-from outlive.api.tls import ServerTls, names_of
-from outlive.base.clock import SystemClock
-from outlive.base.random import Random
-from outlive.network.pod_cache import PodCache
-from outlive.network.pod_identities import DEFAULT_IDENTITIES
-from outlive.network.pods import MIGRATABLE_ANNOTATION
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.api import AdmissionEndpoint, AdmissionReviews, PodReviews, ServerTls, names_of, pods_webhook_manifest
+from outlive.base import Random, SystemClock
+from outlive.network import DEFAULT_IDENTITIES, MIGRATABLE_ANNOTATION, PodCache
+from outlive.runtime import DecisionLog, OrderedTaskGroup
 from outlive.store.kubernetes import KubernetesStore
 
 pytestmark = [pytest.mark.component("kubernetes"), pytest.mark.slow]
@@ -58,10 +50,7 @@ async def guarded(folder: Path) -> AsyncIterator[Send]:
         ("/api/v1/namespaces", {"metadata": {"name": "shop"}}),
         ("/api/v1/namespaces/shop/serviceaccounts", {"metadata": {"name": "default"}}),
         (f"{RBAC}/clusterroles", {"metadata": {"name": "pods-of-nodes"}, "rules": rules}),
-        (
-            f"{RBAC}/clusterrolebindings",
-            {"metadata": {"name": "pods-of-nodes"}, "roleRef": role, "subjects": subjects},
-        ),
+        (f"{RBAC}/clusterrolebindings", {"metadata": {"name": "pods-of-nodes"}, "roleRef": role, "subjects": subjects}),
         *(("/api/v1/nodes", node_document(name, number)) for number, name in enumerate(NODES, 7)),
     )
     for name, node, given in (
@@ -114,20 +103,17 @@ async def annotate(send: Send, pod: str, value: str | None, *, user: str, key: s
     return await send("PATCH", f"{PODS}/{pod}/status", patch, MERGE, user=(user, NODE_GROUP))
 
 
-def test_a_node_writes_annotations_of_its_own_pods_and_a_vm_keeps_its_address(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with guarded(tmp_path) as send:
+async def test_a_node_writes_annotations_of_its_own_pods_and_a_vm_keeps_its_address(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as send:
 
-            async def answer(pod: str, value: str | None, user: str, key: str = NETWORKS) -> int:
-                return (await annotate(send, pod, value, user=user, key=key))[0]
+        async def answer(pod: str, value: str | None, user: str, key: str = NETWORKS) -> int:
+            return (await annotate(send, pod, value, user=user, key=key))[0]
 
-            assert await answer("plain", entry("10.44.8.5/24"), NODE_A) == 403, "the pod is another node's"
-            assert await answer("plain", entry("10.44.9.5/24"), NODE_B) == 403, "the address is another node's"
-            assert await answer("plain", "x", NODE_B, "team") == 403, "a node changes nothing else"
-            assert await answer("plain", entry("10.44.8.5/24"), NODE_B) == 200
-            assert await answer("vm-2", entry("10.44.7.99/24"), NODE_B) == 403, "nobody of the VM has the address"
-            assert await answer("vm-2", entry("10.44.7.23/24"), NODE_B) == 200, "its sibling has it"
-            assert await answer("plain", None, "mallory") == 403
-            assert await answer("plain", "x", "mallory", "team") == 200
-
-    run_real(story())
+        assert await answer("plain", entry("10.44.8.5/24"), NODE_A) == 403, "the pod is another node's"
+        assert await answer("plain", entry("10.44.9.5/24"), NODE_B) == 403, "the address is another node's"
+        assert await answer("plain", "x", NODE_B, "team") == 403, "a node changes nothing else"
+        assert await answer("plain", entry("10.44.8.5/24"), NODE_B) == 200
+        assert await answer("vm-2", entry("10.44.7.99/24"), NODE_B) == 403, "nobody of the VM has the address"
+        assert await answer("vm-2", entry("10.44.7.23/24"), NODE_B) == 200, "its sibling has it"
+        assert await answer("plain", None, "mallory") == 403
+        assert await answer("plain", "x", "mallory", "team") == 200

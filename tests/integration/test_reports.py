@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.support.browser import Browser, browser
-from tests.support.command import outlive
+from tests.support.command import outlive, planned
 
-from outlive.failover.analysis.questions import Question
-from outlive.failover.analysis.survival import FailuresInput, survive
-from outlive.failover.report.html.figures import FleetFigures, HostFigures, Share
-from outlive.failover.report.html.heatmap import LARGE_HOSTS
-from outlive.failover.report.html.survival import survival_report
+from outlive.failover.analysis import FailuresInput, Question, survive
+from outlive.failover.report.html import LARGE_HOSTS, FleetFigures, HostFigures, Share, survival_report
 
 pytestmark = pytest.mark.component("chromium")
 
@@ -33,19 +30,10 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A covered state, in which two VMs are too large for any slot."""
-    folder = tmp_path_factory.mktemp("fleet")
     vms = [f"v{n:02},4,8Gi,h{n % 16:02},small,z{n % 16 // 8}" for n in range(48)]
     vms += [f"big{n},30,120Gi,h{n:02},large,z0" for n in (1, 2)]
-    (folder / "hosts.csv").write_text(HOSTS)
-    (folder / "vms.csv").write_text("id,cpu,memory,host,flavor,zone\n" + "\n".join(vms) + "\n")
-    imported = outlive(
-        "import", "csv", "--hosts", folder / "hosts.csv", "--vms", folder / "vms.csv", "--state-dir", folder / "state"
-    )
-    assert imported.code == 0, imported.err
-    assert outlive("failover", "plan", "--apply", "--state-dir", folder / "state").code == 1
-    path = folder / "state.json"
-    path.write_text(outlive("dump", "--state-dir", folder / "state").out)
-    return path
+    rows = "id,cpu,memory,host,flavor,zone\n" + "\n".join(vms) + "\n"
+    return planned(tmp_path_factory.mktemp("fleet"), HOSTS, rows, code=1)
 
 
 def shown(tab: Browser, path: Path, *, hosts: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
 from kazoo.security import ACL
@@ -12,16 +10,18 @@ from tests.support.loops import run_real
 from tests.support.schemas import document, dump
 from tests.support.zookeeper import shared_ensemble
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import Forbidden
-from outlive.base.ids import SystemIds
-from outlive.base.random import Random
+from outlive.base import Forbidden, Random, SystemClock, SystemIds
 from outlive.resources import DhcpLease, Flavor, FlavorSpec, MemberRecord, Membership, ObjectMeta
-from outlive.store.schema.documents import SchemaDocument
-from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperClient, ZooKeeperStore
-from outlive.store.zookeeper.schema_view import SchemaView
-from outlive.store.zookeeper.tree_file import dump_tree, restore_tree
-from outlive.store.zookeeper.tree_move import TreeMover
+from outlive.store.schema import SchemaDocument
+from outlive.store.zookeeper import (
+    SchemaView,
+    TreeMover,
+    ZooKeeperAccess,
+    ZooKeeperClient,
+    ZooKeeperStore,
+    dump_tree,
+    restore_tree,
+)
 
 pytestmark = [pytest.mark.component("zookeeper"), pytest.mark.slow]
 CLOCK = SystemClock()
@@ -62,7 +62,7 @@ def lease(number: int) -> DhcpLease:
 async def acls_by_path(client: ZooKeeperClient) -> dict[str, list[ACL]]:
     """Of all objects, and of what is above them; entries of logs and the schema's own are left out."""
     paths = [path for path in await dump(client) if "/bumps/" not in path and not path.startswith("/schema")]
-    return dict(zip(paths, await client.acls_many(paths), strict=True))
+    return dict(zip(paths, await client.read_acls(paths), strict=True))
 
 
 def test_each_user_may_do_the_same_after_moves_and_a_new_kind_has_its_own_acl() -> None:
@@ -106,7 +106,7 @@ def test_each_user_may_do_the_same_after_moves_and_a_new_kind_has_its_own_acl() 
             for store in stores:
                 await store.close()
 
-    run_real(asyncio.wait_for(story(), 60.0))
+    run_real(story())
 
 
 def test_a_tree_from_a_file_leaves_the_users_of_the_ensemble_as_they_are() -> None:
@@ -130,4 +130,4 @@ def test_a_tree_from_a_file_leaves_the_users_of_the_ensemble_as_they_are() -> No
             for store in stores:
                 await store.close()
 
-    run_real(asyncio.wait_for(story(), 60.0))
+    run_real(story())

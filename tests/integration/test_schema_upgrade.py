@@ -26,29 +26,25 @@ from tests.support.schemas import document
 from tests.support.zookeeper import shared_ensemble, zookeeper_store
 
 import outlive as package
-from outlive.base.errors import Conflict, NotFound
-from outlive.node.fencing.policy import PROFILES, ProfileName
+from outlive.base import Conflict, NotFound
+from outlive.node.fencing import PROFILES, ProfileName
 from outlive.resources import (
+    CLUSTER,
     Cluster,
     Condition,
+    HostSchema,
     Hypervisor,
     HypervisorSpec,
     HypervisorStatus,
     MemberRecord,
     Membership,
     ObjectMeta,
+    SchemaWish,
     VirtualMachine,
 )
-from outlive.resources.cluster import CLUSTER, SchemaWish
-from outlive.resources.hosts import HostSchema
 from outlive.store import compare_and_swap, list_all
-from outlive.store.schema.documents import SchemaDocument
-from outlive.store.schema.lock_tries import LockAnswer
-from outlive.store.schema.state import SchemaState
-from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperClient, ZooKeeperStore
-from outlive.store.zookeeper.locks import StoreLock
-from outlive.store.zookeeper.schema_view import SchemaView
-from outlive.store.zookeeper.tree_move import TreeMover
+from outlive.store.schema import LockAnswer, SchemaDocument, SchemaState
+from outlive.store.zookeeper import SchemaView, StoreLock, TreeMover, ZooKeeperAccess, ZooKeeperClient, ZooKeeperStore
 
 pytestmark = [pytest.mark.component("zookeeper"), pytest.mark.slow]
 T = TypeVar("T")
@@ -291,7 +287,9 @@ def kill_and_start(cluster: RunningCluster, name: str) -> None:
     before, ready = cluster.members()[name], len(host.events("node.ready"))
     host.close()
     host.start()
-    assert within(LIMIT_S, lambda: len(host.events("node.ready")) > ready), host.logged()[-2000:]
+    assert within(LIMIT_S, lambda: len(host.events("node.ready")) > ready), "\n".join(
+        x for x in host.logged().splitlines() if not x.startswith("{")
+    )[-3000:]
     after = cluster.members()[name]
     assert (after.state, after.epoch) == ("Held", before.epoch)
 
@@ -317,7 +315,9 @@ def test_armed_hosts_go_to_the_next_schema_and_back_while_a_daemon_is_killed_at_
     for name in HOSTS:
         cluster.host(name).signal(signal.SIGUSR2)
     for host in map(cluster.host, HOSTS):
-        assert within(LIMIT_S, lambda host=host: len(host.events("node.ready")) == 2), host.logged()[-2000:]
+        assert within(LIMIT_S, lambda host=host: len(host.events("node.ready")) == 2), "\n".join(
+            x for x in host.logged().splitlines() if not x.startswith("{")
+        )[-3000:]
     assert within(LIMIT_S, lambda: cluster.members()["dying"].state == "Revoked"), "a fence is under way"
     fence = cluster.members()["dying"].fence.id
     for name in HOSTS:
@@ -433,7 +433,7 @@ async def arm(store: ZooKeeperStore, name: str) -> None:
 
 async def lock_schema(store: ZooKeeperStore) -> StoreLock:
     """Keep everybody from changing the tree."""
-    path = (await store.layout()).base("schema.locks")
+    path = (await store.get_layout()).base_path("schema.locks")
     await store.client.ensure(path)
     lock = StoreLock(store.client, path, owner="test", shared=False, clock=store.clock)
     assert (await lock.acquire(LIMIT_S)).result is LockAnswer.ACQUIRED
@@ -450,7 +450,7 @@ async def wait_for_phase(store: ZooKeeperStore, phase: str) -> None:
 
 async def stored_state(store: ZooKeeperStore) -> SchemaState:
     """Which schema counts, and what is under way."""
-    return await TreeMover(store.client, by="watch", clock=store.clock, document=both).state()
+    return await TreeMover(store.client, by="watch", clock=store.clock, document=both).read_state()
 
 
 async def _vms(store: ZooKeeperStore) -> dict[str, str]:

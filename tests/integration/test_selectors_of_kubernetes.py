@@ -8,9 +8,8 @@ from urllib.parse import quote
 import pytest
 from tests.support.api_server import ApiRefusal, ApiServer, shared_server
 
-from outlive.base.errors import BadInput
-from outlive.base.random import Random
-from outlive.store.selectors import Selector
+from outlive.base import BadInput, Random
+from outlive.store import Selector
 
 pytestmark = pytest.mark.component("kubernetes")
 NAMESPACE = "selectors"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.support.command import Server, outlive, up
 
-from outlive.resources.codec import encode
+from outlive.resources import encode
 
 HOSTS = "name,cpu,memory,zone\n" + "".join(f"h{n},64,256Gi,z\n" for n in range(4))
 VMS = "id,name,cpu,memory,host,flavor,zone\n" + "".join(f"v{n},web-{n},4,16Gi,h{n % 4},m4,z\n" for n in range(7))
@@ -102,7 +102,7 @@ def test_a_state_directory_without_a_server_has_its_own_settings(clusters: TwoCl
 
 
 def test_the_server_tells_no_secret_among_its_settings() -> None:
-    from outlive.cli.settings import load, served_settings
+    from outlive.cli import load, served_settings
 
     address = "postgresql://reader:hunter2@db/nova"
     flags = {

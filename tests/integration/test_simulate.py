@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.command import outlive
+from tests.support.command import imported, outlive
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 GOOD = {
@@ -74,16 +74,8 @@ def test_an_expectation_is_proposed_for_review_and_holds(tmp_path: Path) -> None
         ("timeline.yaml", "- {at: 20s, power-off: {hosts: [kvm-7]}}\n", "there is no host 'kvm-7'"),
         ("timeline.yaml", "- {at: 20, power-off: {hosts: [kvm-4]}}\n", "entry 1: at"),
         ("timeline.yaml", "- {at: 20s, power-off: {}}\n", "needs one of host, hosts, domain"),
-        (
-            "timeline.yaml",
-            "- {at: 20s, power-off: {hosts: [kvm-4], slowly: true}}\n",
-            "field `slowly` (there are",
-        ),
-        (
-            "timeline.yaml",
-            "- {at: 20s, cut: {network: stor, hosts: [kvm-4]}}\n",
-            "network (store, storage, bmc, vm)",
-        ),
+        ("timeline.yaml", "- {at: 20s, power-off: {hosts: [kvm-4], slowly: true}}\n", "field `slowly` (there are"),
+        ("timeline.yaml", "- {at: 20s, cut: {network: stor, hosts: [kvm-4]}}\n", "network (store, storage, bmc, vm)"),
         ("timeline.yaml", "- {power-off: {hosts: [kvm-4]}}\n", "has no time"),
         ("expect.yaml", "recoverd: 1\n", "do you mean recovered? there are at, events, recoveredWithin"),
         ("expect.yaml", "at: [{at: 9s, vm: {vm-1-9: {on: kvm-1}}}]\n", "there is no VM 'vm-1-9'"),
@@ -143,14 +135,10 @@ def test_the_scenarios_of_the_project_are_found_by_path() -> None:
 
 
 def test_a_zone_of_an_imported_inventory_fails(tmp_path: Path) -> None:
-    (tmp_path / "hosts.csv").write_text(
-        "name,cpu,memory,zone\n" + "".join(f"h{n},16,64Gi,z{n % 2}\n" for n in range(4))
-    )
-    (tmp_path / "vms.csv").write_text("id,cpu,memory,host\n" + "".join(f"v{n},2,4Gi,h{n}\n" for n in range(4)))
-    files = ("--hosts", tmp_path / "hosts.csv", "--vms", tmp_path / "vms.csv", "--state-dir", tmp_path / "state")
-    assert outlive("import", "csv", *files).code == 0
+    hosts = "name,cpu,memory,zone\n" + "".join(f"h{n},16,64Gi,z{n % 2}\n" for n in range(4))
+    vms = "id,cpu,memory,host\n" + "".join(f"v{n},2,4Gi,h{n}\n" for n in range(4))
     state = tmp_path / "state.json"
-    state.write_text(outlive("dump", "--state-dir", tmp_path / "state").out)
+    state.write_text(outlive("dump", "--state-dir", imported(tmp_path, hosts, vms)).out)
     result = outlive("simulate", "--inventory", state, "--fail", "zone=z1")
     assert result.code == 0, result.err
     assert "2 of 4 hosts lose power" in result.out

@@ -15,12 +15,19 @@ from tests.support.api import GROUP, api, vm
 from tests.support.command import outlive
 from tests.support.loops import run_real
 
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SystemIds
-from outlive.resources import Amounts, Flavor, Hypervisor, ObjectMeta, Reservation, VirtualMachine, VirtualMachineSpec
-from outlive.resources.amounts import MOST_DISK_GIB
-from outlive.resources.schema import kind_schema
-from outlive.store.memory import MemoryStore
+from outlive.base import SystemClock, SystemIds
+from outlive.resources import (
+    MOST_DISK_GIB,
+    Amounts,
+    Flavor,
+    Hypervisor,
+    ObjectMeta,
+    Reservation,
+    VirtualMachine,
+    VirtualMachineSpec,
+    kind_schema,
+)
+from outlive.store import MemoryStore
 
 VMS = f"{GROUP}/virtualmachines"
 GOOD = {"resources": {"cpu": "2", "memory": "4Gi"}, "diskGib": 10}
@@ -99,25 +106,20 @@ def test_the_schema_of_a_kind_refuses_negative_sizes_and_says_the_range_of_disks
     assert "minimum" not in observed["additionalProperties"]
 
 
-def test_an_old_object_of_an_impossible_size_stays_readable_and_its_status_can_be_written() -> None:
+async def test_an_old_object_of_an_impossible_size_stays_readable_and_its_status_can_be_written() -> None:
     old = VirtualMachine(
-        metadata=ObjectMeta(name="old"),
-        spec=VirtualMachineSpec(resources=Amounts(cpu=-8000, memory=-1), disk_gib=-1),
+        metadata=ObjectMeta(name="old"), spec=VirtualMachineSpec(resources=Amounts(cpu=-8000, memory=-1), disk_gib=-1)
     )
-
-    async def claim() -> None:
-        store = MemoryStore(SystemClock(), SystemIds())
-        store.load([old, VirtualMachine(metadata=ObjectMeta(name="good"))])
-        async with api(store) as server:
-            _, listed, _ = await server.call("GET", VMS)
-            assert [one["metadata"]["name"] for one in listed["items"]] == ["good", "old"]
-            patch = {"Content-Type": "application/merge-patch+json"}
-            status, answer, _ = await server.call(
-                "PATCH", f"{VMS}/old/status", headers=patch, data=json.dumps({"status": {"home": "kvm-1"}}).encode()
-            )
-            assert status == 200, answer
-            mend = {"spec": {"resources": {"cpu": "8", "memory": "4Gi"}, "diskGib": 0}}
-            status, answer, _ = await server.call("PATCH", f"{VMS}/old", headers=patch, data=json.dumps(mend).encode())
-            assert status == 200, answer
-
-    run_real(claim())
+    store = MemoryStore(SystemClock(), SystemIds())
+    store.load([old, VirtualMachine(metadata=ObjectMeta(name="good"))])
+    async with api(store) as server:
+        _, listed, _ = await server.call("GET", VMS)
+        assert [one["metadata"]["name"] for one in listed["items"]] == ["good", "old"]
+        patch = {"Content-Type": "application/merge-patch+json"}
+        status, answer, _ = await server.call(
+            "PATCH", f"{VMS}/old/status", headers=patch, data=json.dumps({"status": {"home": "kvm-1"}}).encode()
+        )
+        assert status == 200, answer
+        mend = {"spec": {"resources": {"cpu": "8", "memory": "4Gi"}, "diskGib": 0}}
+        status, answer, _ = await server.call("PATCH", f"{VMS}/old", headers=patch, data=json.dumps(mend).encode())
+        assert status == 200, answer

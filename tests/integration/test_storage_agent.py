@@ -19,7 +19,7 @@ from tests.support.api_server import ApiRefusal, ApiServer, shared_server
 from tests.support.kubelets import ControllerManager, Kubelets
 from tests.support.storage_agents import AgentProcess
 
-from outlive.cli.decide import decision_table
+from outlive.cli import decision_table
 
 pytestmark = pytest.mark.component("kubernetes")
 NUMBERS = itertools.count(1)
@@ -78,7 +78,7 @@ class Story(NamedTuple):
         return [node for volume, node in self.kubelets.attachments() if volume == self.volume]
 
     def writers(self) -> list[str]:
-        return sorted(self.drbd.call("writers", self.volume))
+        return sorted(self.drbd.call("find_writers", self.volume))
 
     def events(self) -> set[tuple[str, str]]:
         found = self.server.call("GET", "/apis/events.k8s.io/v1/events")["items"]
@@ -131,9 +131,8 @@ def test_a_stateful_set_outlives_the_power_of_its_node(story: Story, profile: st
         assert story.attachments() == [where]
         assert story.writers() == [where]
         assert LOST in story.kubelets.taints(lost)
-        said = story.events()
-        assert ("VolumeWithoutQuorum", "EvictedPod") in said
-        assert ("NodeStorageQuorumLost", "TaintedNode") in said
+        done = {("VolumeWithoutQuorum", "EvictedPod"), ("NodeStorageQuorumLost", "TaintedNode")}
+        until(lambda: done <= story.events(), "events say so")
         assert made[where].terminate() == 0
 
 
@@ -148,7 +147,8 @@ def test_a_node_that_lost_only_its_storage_network_is_freed_and_takes_pods_again
         assert story.writers() == [where]
         assert story.kubelets.is_ready(lost)
         assert LOST in story.kubelets.taints(lost)
-        assert ("VolumeWithoutQuorum", "ForcedVolumeDemotion") in story.events(), "its process hung in frozen I/O"
+        demoted = ("VolumeWithoutQuorum", "ForcedVolumeDemotion")
+        until(lambda: demoted in story.events(), "it is told that its process hung in frozen I/O")
         story.drbd.rejoin(lost)
         until(lambda: LOST not in story.kubelets.taints(lost), "the node takes pods again")
         done = made[other].explain(f"default/{story.name}-0")
@@ -185,10 +185,10 @@ def test_health_is_red_while_drbdsetup_hangs_and_nothing_is_done(story: Story) -
     with AgentProcess(story.server, story.drbd, here, *QUICK, *options) as agent:
         until(lambda: agent.get("/healthz")[0] == 200, "it is healthy")
         story.drbd.hang(here)
-        until(lambda: agent.get("/healthz")[0] == 500, "its health is red")
-        assert "recent state" in agent.get("/healthz")[1]
+        until(lambda: (asked := agent.get("/healthz"))[0] == 500 and "recent state" in asked[1], "its health is red")
         story.drbd.isolate(lost)
-        assert 'storage_ha_drbd_polls_total{result="timed-out"}' in agent.get("/metrics")[1]
+        counted = 'storage_ha_drbd_polls_total{result="timed-out"}'
+        until(lambda: counted in agent.get("/metrics")[1], "polls that took too long are counted")
         assert "nothing is done" in agent.explain(story.volume).stdout
         assert LOST not in story.kubelets.taints(lost)
         story.drbd.garble(here, '[{"name": ', times=3)

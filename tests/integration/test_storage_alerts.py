@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from outlive.storage.metrics import AgentMetrics
-from outlive.storage.troubles import CacheState
+from outlive.storage import AgentMetrics, CacheState
 
 pytestmark = pytest.mark.component("promtool")
 RULES = Path(__file__).parents[2] / "deploy/prometheus/storage-alerts.yaml"
@@ -65,9 +64,9 @@ def firing(tmp_path: Path, story: Story, expected: set[str]) -> None:
 
 
 def well(metrics: AgentMetrics, _: int) -> bool:
-    metrics.tick(0.01)
+    metrics.observe_tick(0.01)
     metrics.poll("ok")
-    metrics.resources({"quorum": 5})
+    metrics.set_resources({"quorum": 5})
     return True
 
 
@@ -80,35 +79,35 @@ def hanging(metrics: AgentMetrics, number: int) -> bool:
 
 
 def brake(metrics: AgentMetrics, number: int) -> bool:
-    metrics.brake(engaged=number > 40)
+    metrics.set_brake(engaged=number > 40)
     return well(metrics, number)
 
 
 def blocked(metrics: AgentMetrics, number: int) -> bool:
-    metrics.pending(1)
-    metrics.action("evict", "refused")
+    metrics.set_pending(1)
+    metrics.count_action("evict", "refused")
     return well(metrics, number)
 
 
 def unsafe(metrics: AgentMetrics, number: int) -> bool:
-    metrics.skipped("unsafe")
-    metrics.skipped("read-only")
+    metrics.count_skipped("unsafe")
+    metrics.count_skipped("read-only")
     return well(metrics, number)
 
 
 def read_only(metrics: AgentMetrics, number: int) -> bool:
-    metrics.skipped("read-only")
+    metrics.count_skipped("read-only")
     return well(metrics, number)
 
 
 def forbidden(metrics: AgentMetrics, number: int) -> bool:
-    metrics.action("detach", "failed")
+    metrics.count_action("detach", "failed")
     return well(metrics, number)
 
 
 def stale(metrics: AgentMetrics, number: int) -> bool:
     """Every poll fails."""
-    metrics.tick(0.01)
+    metrics.observe_tick(0.01)
     metrics.poll("timed-out")
     return True
 
@@ -126,17 +125,17 @@ def blind(metrics: AgentMetrics, number: int) -> bool:
 
 def frozen(metrics: AgentMetrics, number: int) -> bool:
     well(metrics, number)
-    metrics.resources({"quorum": 3, "no-quorum": 1, "suspended": 1})
+    metrics.set_resources({"quorum": 3, "no-quorum": 1, "suspended": 1})
     return True
 
 
 def repaired(metrics: AgentMetrics, number: int) -> bool:
     """A loss of a minute, and what is done about it."""
-    metrics.pending(1 if 8 <= number < 12 else 0)
+    metrics.set_pending(1 if 8 <= number < 12 else 0)
     if number == 12:
         for action in ("taint", "evict", "detach"):
-            metrics.action(action, "ok")  # type: ignore[arg-type]
-        metrics.failover(60.0)
+            metrics.count_action(action, "ok")  # type: ignore[arg-type]
+        metrics.observe_failover(60.0)
     return well(metrics, number)
 
 

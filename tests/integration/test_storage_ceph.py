@@ -15,12 +15,13 @@ from lab.processes import run
 from tests.conformance.ports.real_ceph import NET, NUMBERS, RealCeph, Writer, cluster
 from tests.support.loops import run_real
 
-from outlive.base.errors import NotFound, Unavailable
-from outlive.drivers.storage import CephCommands
-from outlive.drivers.storage.rbd import RbdLocks
-from outlive.node.vm.locks import START_LOCKS, StartLocksInput
+from outlive.base import NotFound, Unavailable
+from outlive.drivers.storage import CephCommands, RbdLocks
+from outlive.node.vm import START_LOCKS, StartLocksInput
 
 pytestmark = pytest.mark.component("ceph")
+ROUND_S = 30.0
+"""For a write that is taken, on a machine that does other things."""
 BLOCKS = 64
 """Each writer writes these over and over, with its own pattern."""
 
@@ -40,7 +41,7 @@ class Guest:
         self.pattern = pattern
 
     def round(self) -> bool:
-        return self.writer.writes(pattern=self.pattern)
+        return self.writer.writes(limit_s=ROUND_S, pattern=self.pattern)
 
 
 def first_block(image: str) -> int:
@@ -55,67 +56,59 @@ def first_block(image: str) -> int:
     return block[0]
 
 
-def test_writer_of_a_silent_host_is_shut_out_and_another_start_succeeds(real: RealCeph) -> None:
+async def test_writer_of_a_silent_host_is_shut_out_and_another_start_succeeds(real: RealCeph) -> None:
     image = real.scope[0].removeprefix("disk:rbd:")
     volume = f"rbd:{image}"
+    old = Guest("a", image, 0xA1)
+    assert old.round()
+    assert first_block(image) == 0xA1
+    storage, fencer = real.storage("b"), real.driver("b")
+    locks = await storage.list_locks((volume,))
+    mine, theirs = storage.own_address(), real.storage("a").own_address()
 
-    async def story() -> None:
-        old = Guest("a", image, 0xA1)
-        assert old.round()
-        assert first_block(image) == 0xA1
-        storage, fencer = real.storage("b"), real.driver("b")
-        locks = await storage.locks((volume,))
-        mine, theirs = storage.address(), real.storage("a").address()
+    def wants(*fenced: str) -> str:
+        given = StartLocksInput(
+            storage_ip=mine, volumes=(volume,), locks=locks, vm_state="start", fenced_ips=tuple(fenced)
+        )
+        return START_LOCKS.function(given).result
 
-        def wants(*fenced: str) -> str:
-            given = StartLocksInput(
-                storage_ip=mine, volumes=(volume,), locks=locks, vm_state="start", fenced_ips=tuple(fenced)
-            )
-            return START_LOCKS.function(given).result
-
-        assert wants() == "fail", "it may still write"
-        await fencer.cut("a", 1, real.scope)
-        assert real.scope[0] in (await fencer.read_back("a", 1)).scope
-        assert await fencer.barrier(real.scope) == real.scope
-        assert wants(theirs) == "start", "its host is isolated"
-        for lock in locks:
-            await storage.release(lock)
-        assert await storage.locks((volume,)) == ()
-        new = Guest("b", image, 0xB2)
-        try:
-            assert new.round()
-            for _ in range(3):
-                assert not old.writer.writes(limit_s=1.0, pattern=old.pattern), "the old writer is shut out"
-                assert first_block(image) == 0xB2
-                assert new.round()
-            with pytest.raises(Unavailable, match="Ceph blocks this host's address"):
-                await real.driver("a").barrier(real.scope)
-            await fencer.lift("a", 1)
-            assert await real.driver("a").barrier(real.scope) == real.scope
-            assert not old.writer.writes(limit_s=1.0, pattern=old.pattern), "its client does not come back by itself"
+    assert wants() == "fail", "it may still write"
+    await fencer.cut("a", 1, real.scope)
+    assert real.scope[0] in (await fencer.read_back("a", 1)).scope
+    assert await fencer.wait_isolated(real.scope) == real.scope
+    assert wants(theirs) == "start", "its host is isolated"
+    for lock in locks:
+        await storage.release(lock)
+    assert await storage.list_locks((volume,)) == ()
+    new = Guest("b", image, 0xB2)
+    try:
+        assert new.round()
+        for _ in range(3):
+            assert not old.writer.writes(limit_s=1.0, pattern=old.pattern), "the old writer is shut out"
             assert first_block(image) == 0xB2
-        finally:
-            old.writer.kill()
-            new.writer.kill()
+            assert new.round()
+        with pytest.raises(Unavailable, match="Ceph blocks this host's address"):
+            await real.driver("a").wait_isolated(real.scope)
+        await fencer.lift("a", 1)
+        assert await real.driver("a").wait_isolated(real.scope) == real.scope
+        assert not old.writer.writes(limit_s=1.0, pattern=old.pattern), "its client does not come back by itself"
+        assert first_block(image) == 0xB2
+    finally:
+        old.writer.kill()
+        new.writer.kill()
 
-    run_real(story())
 
-
-def test_order_to_let_in_that_is_late_lets_nobody_in(real: RealCeph) -> None:
-    """Whoever lets a host in says so first: no other shuts it out again before that has ended."""
-
-    async def story() -> None:
-        ceph = cluster().ceph
-        await real.driver("b").cut("a", 1, real.scope)
-        ceph.ceph("config-key", "set", "outlive/lift/a/c", "1")
-        with pytest.raises(Unavailable, match="c is about to let a in again"):
-            await real.driver("b").cut("a", 2, real.scope)
-        ceph.ceph("config-key", "rm", "outlive/lift/a/c")
+async def test_order_to_let_in_that_is_late_lets_nobody_in(real: RealCeph) -> None:
+    """A coordinator that releases a host says so first: no other isolates it again before that has ended."""
+    ceph = cluster().ceph
+    await real.driver("b").cut("a", 1, real.scope)
+    ceph.ceph("config-key", "set", "outlive/lift/a/c", "1")
+    with pytest.raises(Unavailable, match="c is about to let a in again"):
         await real.driver("b").cut("a", 2, real.scope)
-        await real.driver("b").lift("a", 1)
-        assert set((await real.driver("b").read_back("a", 2)).scope) == set(real.scope)
-
-    run_real(story())
+    ceph.ceph("config-key", "rm", "outlive/lift/a/c")
+    await real.driver("b").cut("a", 2, real.scope)
+    await real.driver("b").lift("a", 1)
+    assert set((await real.driver("b").read_back("a", 2)).scope) == set(real.scope)
 
 
 def test_what_is_wrong_with_ceph_is_one_clear_error(real: RealCeph) -> None:
@@ -147,7 +140,7 @@ def test_what_is_wrong_with_ceph_is_one_clear_error(real: RealCeph) -> None:
             (changed(good, rbd_program="/nowhere/rbd"), image, Unavailable, "/nowhere/rbd is not installed"),
         ):
             with pytest.raises(error) as raised:
-                await RbdLocks(CephCommands(settings)).locks(volume)
+                await RbdLocks(CephCommands(settings)).list_locks(volume)
             assert said in str(raised.value)
 
     run_real(looked())

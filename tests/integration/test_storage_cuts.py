@@ -12,15 +12,21 @@ import msgspec
 import pytest
 from lab.drbd import DrbdLab
 
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.drivers.storage.drbd import Drbd
-from outlive.drivers.storage.settings import StorageSettings
-from outlive.resources import Cluster, Cut, FenceRecord, MemberRecord, Membership, ObjectMeta
-from outlive.resources.cluster import CLUSTER, ClusterStatus, Pause
-from outlive.roles.storage_cuts import StorageCuts
-from outlive.store.memory import MemoryStore
+from outlive.base import Random, SeededIds, SystemClock
+from outlive.drivers.storage import Drbd, StorageSettings
+from outlive.resources import (
+    CLUSTER,
+    Cluster,
+    ClusterStatus,
+    Cut,
+    FenceRecord,
+    MemberRecord,
+    Membership,
+    ObjectMeta,
+    Pause,
+)
+from outlive.roles import StorageCuts
+from outlive.store import MemoryStore
 
 NODES = ("h1", "h2", "h3")
 DISK = "disk:drbd:vol"
@@ -87,7 +93,7 @@ def test_lost_quorum_of_a_condemned_host_is_recorded_with_its_evidence(drbd: Drb
 
 def test_nothing_is_recorded_of_a_host_that_still_reaches_the_volume(drbd: DrbdLab) -> None:
     opener = drbd.open("h1", "vol")
-    assert drbd.write(opener)
+    assert drbd.write(opener, LIMIT_S)
     store, cuts = world(drbd, revoked())
     record = record_once(store, cuts)
     assert record.cut.scope == ()

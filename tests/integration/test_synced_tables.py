@@ -11,9 +11,8 @@ import sqlalchemy as sa
 from tests.support import postgres
 from tests.support.loops import run_real
 
-from outlive.base.errors import BadInput, LimitExceeded, Unavailable
-from outlive.drivers import synced_tables
-from outlive.drivers.synced_tables import FLAVORS, SERVERS, SyncedTables
+from outlive.base import BadInput, LimitExceeded, Unavailable
+from outlive.drivers import FLAVORS, SERVERS, SyncedTables, synced_tables
 
 GIB = 2**30
 
@@ -165,7 +164,9 @@ def test_a_database_killed_during_a_read_is_one_clear_error_and_reading_goes_on_
 async def _slow_read(source: SyncedTables) -> object:
     """A read of the servers that is still under way half a second later."""
     slow = sa.select(sa.func.pg_sleep(0.001), *SERVERS.c).order_by(SERVERS.c.id)
-    return await source._run("list the servers", lambda connection: synced_tables._rows(connection, slow, "servers"))
+    return await source._run(
+        "list the servers", lambda connection: synced_tables._fetch_rows(connection, slow, "servers")
+    )
 
 
 def _restarted(server_: postgres.Postgres) -> None:
@@ -176,32 +177,25 @@ def _restarted(server_: postgres.Postgres) -> None:
 
 @pytest.mark.component("postgresql")
 @pytest.mark.slow
-def test_a_read_that_takes_too_long_is_given_up(pg: postgres.Postgres):
-    async def story() -> None:
-        source = SyncedTables(pg.address, timeout_s=0.5)
-        try:
-            with pytest.raises(Unavailable, match=r"0\.5 s|statement timeout"):
-                await source._run("list the servers", lambda c: c.execute(sa.select(sa.func.pg_sleep(5))).all())
-        finally:
-            await source.close()
-
-    run_real(story())
+async def test_a_read_that_takes_too_long_is_given_up(pg: postgres.Postgres):
+    source = SyncedTables(pg.address, timeout_s=0.5)
+    try:
+        with pytest.raises(Unavailable, match=r"0\.5 s|statement timeout"):
+            await source._run("list the servers", lambda c: c.execute(sa.select(sa.func.pg_sleep(5))).all())
+    finally:
+        await source.close()
 
 
 @pytest.mark.component("postgresql")
 @pytest.mark.slow
-def test_the_connection_can_only_read(pg: postgres.Postgres):
+async def test_the_connection_can_only_read(pg: postgres.Postgres):
     fill(pg.address, [server(1)], [flavor(1)])
-
-    async def story() -> None:
-        source = SyncedTables(pg.address)
-        try:
-            with pytest.raises(Unavailable, match="read-only"):
-                await source._run("delete", lambda c: c.execute(sa.delete(SERVERS)))
-        finally:
-            await source.close()
-
-    run_real(story())
+    source = SyncedTables(pg.address)
+    try:
+        with pytest.raises(Unavailable, match="read-only"):
+            await source._run("delete", lambda c: c.execute(sa.delete(SERVERS)))
+    finally:
+        await source.close()
 
 
 def test_a_missing_table_names_the_step(sqlite: str, tmp_path: Path):

@@ -6,15 +6,16 @@ import json
 import os
 import resource
 import signal
-import socket
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.support.command import Server, outlive, up
+from tests.support.command import Server, imported, outlive, up
+from tests.support.guards import until
 from tests.support.hosts import within
+from tests.support.keystone import free_port
 
 from outlive.cli.example import example_files
 
@@ -91,8 +92,7 @@ def test_metrics_carry_the_configured_prefix(tmp_path: Path) -> None:
 
 
 def test_a_vm_that_appears_or_moves_gets_its_slots_at_once(covered: Path, tmp_path: Path) -> None:
-    from outlive.resources import VirtualMachine
-    from outlive.resources.codec import decode
+    from outlive.resources import VirtualMachine, decode
 
     with up(covered):
         listed = outlive("get", "vms", "--state-dir", covered, "-o", "json").out
@@ -127,7 +127,7 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
         before = outlive("dump", "--state-dir", directory).out
         os.kill(server.process.pid, signal.SIGKILL)
         server.process.wait(timeout=20)
-    from outlive.resources.state import decode_state, state_digest
+    from outlive.resources import decode_state, state_digest
 
     after = outlive("dump", "--state-dir", directory)
     assert after.code == 0, after.err
@@ -176,7 +176,7 @@ def test_a_server_on_an_empty_state_says_what_to_do_and_takes_an_import(tmp_path
         assert outlive(*arguments).code == 0
 
         def looked_after() -> bool:
-            """Nearly everybody is covered, and whoever is not has been told why."""
+            """Nearly all VMs are covered, and each other VM has a condition that says why not."""
             reported = json.loads(outlive("status", "--state-dir", directory, "-o", "json").out)["coverage"]
             waiting = reported["reasons"].get("waiting-for-a-cycle", 0)
             return reported["required"] == 600 and reported["covered"] >= 590 and not waiting
@@ -186,9 +186,7 @@ def test_a_server_on_an_empty_state_says_what_to_do_and_takes_an_import(tmp_path
 
 @pytest.mark.parametrize("with_token", [True, False])
 def test_placement_over_http_works_against_its_own_server_with_its_token_only(tmp_path: Path, with_token: bool) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     state = tmp_path / "state"
     settings = tmp_path / "outlive.yaml"
     settings.write_text(
@@ -214,20 +212,12 @@ def items(state: Path, kind: str) -> list[object]:
 
 @pytest.mark.slow
 def test_a_vm_without_a_slot_is_logged_once_and_not_in_every_cycle(tmp_path: Path) -> None:
-    (tmp_path / "hosts.csv").write_text("name,cpu,memory\nh1,8,16Gi\n")
-    (tmp_path / "vms.csv").write_text("id,cpu,memory,host\nv1,4,8Gi,h1\n")
-    directory = tmp_path / "state"
-    files = ("--hosts", tmp_path / "hosts.csv", "--vms", tmp_path / "vms.csv", "--state-dir", directory)
-    assert outlive("import", "csv", *files).code == 0
+    directory = imported(tmp_path, "name,cpu,memory\nh1,8,16Gi\n", "id,cpu,memory,host\nv1,4,8Gi,h1\n")
     log = tmp_path / "state.log"
     with up(directory, env={"OUTLIVE_FAILOVER__RECONCILE_INTERVAL": "1s", "OUTLIVE_LOG__LEVEL": "debug"}) as server:
         server.until("0 of 1 VMs that need slots are covered")
-        for _ in range(200):
-            if log.read_text().count("cycle.done") >= 4:
-                break
-            time.sleep(0.1)
+        until(lambda: log.read_text().count("cycle.done") >= 4, "there are four cycles", LIMIT_S)
     text = log.read_text()
-    assert text.count("cycle.done") >= 4
     assert text.count("vm.without_slot") == 1
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.command import outlive
+from tests.support.command import outlive, planned
 
 from outlive.cli.example import example_files
 from outlive.failover.analysis.whatif import questions as whatif
@@ -25,19 +25,7 @@ Document = dict[str, Any]
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A planned state of eight hosts and 24 VMs."""
-    folder = tmp_path_factory.mktemp("whatif")
-    (folder / "hosts.csv").write_text(HOSTS)
-    (folder / "vms.csv").write_text(VMS)
-    return planned(folder, folder / "hosts.csv", folder / "vms.csv")
-
-
-def planned(folder: Path, hosts: Path, vms: Path) -> Path:
-    where = ("--state-dir", folder / "state")
-    assert outlive("import", "csv", "--hosts", hosts, "--vms", vms, *where).code == 0
-    assert outlive("failover", "plan", "--apply", *where).code == 0
-    path = folder / "state.json"
-    path.write_text(outlive("dump", *where).out)
-    return path
+    return planned(tmp_path_factory.mktemp("whatif"), HOSTS, VMS)
 
 
 def ask(file: Path, *question: str, code: int = 0) -> Document:

@@ -14,16 +14,15 @@ from tests.support.hosts import Host
 from tests.support.loops import run_real
 from tests.support.zookeeper import TestEnsemble, access_file, running_controller, zookeeper_store
 
-from outlive.base.errors import Unavailable
-from outlive.resources import Cluster, MemberRecord, Membership
-from outlive.resources.cluster import CLUSTER
+from outlive.base import Unavailable
+from outlive.resources import CLUSTER, Cluster, MemberRecord, Membership
 from outlive.store import list_all
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperStore
 
 pytestmark = [pytest.mark.component("zookeeper"), pytest.mark.slow]
 T = TypeVar("T")
 HOSTS = ("co-1", "co-2")
-LIMIT_S = 60.0
+LIMIT_S = 110.0
 
 
 def coordinator(folder: Path, name: str, file: Path) -> Host:
@@ -49,8 +48,10 @@ def test_hosts_find_that_their_ensemble_went_back_and_the_cluster_is_paused_unti
         for host in hosts:
             host.ready()
         run_real(story(ensemble, access))
+        # who joins first finds that out; a host that joins once the cluster is paused knows it from there
+        assert any(host.events("membership.store_went_back") for host in hosts)
         for host in hosts:
-            assert host.events("membership.store_went_back"), host.name
+            assert len(host.events("membership.entered")) > 1, host.name
 
 
 async def prepared(access: ZooKeeperAccess) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.node.fencing.attestation import AttestView
-from outlive.node.membership.join import FORMER_LIMIT
+from outlive.node.fencing import AttestView
+from outlive.node.membership import FORMER_LIMIT
 from tests.model.membership import Found, plain
 from tests.model.rules import Rules
 from tests.model.state import A_MEMBER, HOSTS, VM, Doc, Host, Outside, Vm, Write, replace

@@ -1,4 +1,4 @@
-"""Fencers, power controllers, cuts and the operator, as the model runs them. All fencers watch the first host.
+"""Fencers, BMCs, cuts and the operator, as the model runs them. All fencers watch the first host.
 
 The fencer of the model is simple-minded on purpose: what it remembers of a fence it keeps until a step refuses or a
 write of its own fails, so that the steps alone decide what a proof may be about.
@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from outlive.node.fencing.proofs import (
+from outlive.node.fencing import (
+    AttemptView,
+    CondemnView,
     CutView,
     FencedView,
     LiftView,
     OperatorView,
     PowerView,
+    TakeOverView,
     TimedReading,
     WatchdogView,
-    off_in_a_row,
+    find_last_off_times,
 )
-from outlive.node.fencing.states import AttemptView, CondemnView, TakeOverView
 from tests.model.machines import fault, fencers_elapsed
 from tests.model.membership import Found, plain
 from tests.model.rules import Rules
@@ -173,9 +175,9 @@ def off(rules: Rules, world: World, f: int, fencer: Fencer, a: Host, b: Host, ou
         done = replace(fencer, power="done")
         if world.bmc == "slow":
             waits = replace(told, late_off=1)
-            yield f"The power controller takes the command of {FENCERS[f]}, and is slow", "", (done, a, b, waits)
+            yield f"The BMC takes the command of {FENCERS[f]}, and is slow", "", (done, a, b, waits)
             return
-        yield f"The power controller takes the command of {FENCERS[f]}", "", (done, *_switched_off(world, a, b), told)
+        yield f"The BMC takes the command of {FENCERS[f]}", "", (done, *_switched_off(world, a, b), told)
         if (left := fault(outside, "late", world)) is not None:
             waiting = replace(left, late_off=1)
             yield f"The command of {FENCERS[f]} gets stuck on its way", "", (Fencer(), a, b, waiting)
@@ -234,7 +236,7 @@ def _reads_in_turn(f: int, fencer: Fencer, outside: Outside) -> Iterator[Found]:
         return
     at_s, is_off = 0.5 + 2.0 * fencer.asked, fencer.asked % 2 == 0
     before = tuple(TimedReading(sent_s=one, received_s=one, off=True) for one in fencer.readings)
-    row = off_in_a_row((*before, TimedReading(sent_s=at_s, received_s=at_s, off=is_off)))
+    row = find_last_off_times((*before, TimedReading(sent_s=at_s, received_s=at_s, off=is_off)))
     said = "off" if is_off else "on"
     yield f"{FENCERS[f]} reads: {said}", "", (replace(fencer, readings=row, asked=fencer.asked + 1), outside)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.base.clock import SlowerOf
-from outlive.guard.clocks import START, Instants, elapsed_least, elapsed_most
-from outlive.node.fencing.states import CondemnView
-from outlive.node.membership.steps import RenewView
+from outlive.base import SlowerOf
+from outlive.guard import START, Instants, max_elapsed, min_elapsed
+from outlive.node.fencing import CondemnView
+from outlive.node.membership import RenewView
 from outlive.resources import Assigned, Consumer
 from tests.model.membership import Found, alive, plain
 from tests.model.rules import Rules
@@ -281,7 +281,7 @@ def _guards_elapsed(rules: Rules, world: World, ticks: int) -> float:
     """What has passed for the guard."""
     crystal = ticks * (1 - world.clock_error)
     now = Instants(crystal * world.host_slew, crystal)
-    return elapsed_most(START, now) if rules.keeps("guard-counts-the-larger") else elapsed_least(START, now)
+    return max_elapsed(START, now) if rules.keeps("guard-counts-the-larger") else min_elapsed(START, now)
 
 
 def fencers_elapsed(rules: Rules, world: World, ticks: int) -> float:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.node.membership.join import claimed, emptied, taken, takes_nobodys
-from outlive.node.membership.steps import (
+from outlive.node.membership import (
     CleanedView,
     JoinView,
     LeaseState,
     LeaseView,
     LeaveView,
-    Remembered,
+    RememberedMembership,
     RenewView,
+    claim_membership,
+    close_lost_membership,
     lease_state,
+    take_membership,
+    takes_nobodys,
 )
 from outlive.resources import GuardRecord
 from tests.model.rules import Rules
@@ -62,7 +65,7 @@ def beaten(host: Host, age: int, world: World) -> Host:
 
 
 def start(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, net: tuple[Write, ...]) -> Iterator[Found]:
-    """The daemon is started, by whoever starts services."""
+    """The service manager starts the daemon."""
     if not host.power or host.paused or (daemon.phase != "down" and daemon.boot == host.boot):
         return
     left = tuple(
@@ -114,7 +117,7 @@ def join(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, outside
     if not rules.keeps("destroy-verified-before-rejoin"):
         view = replace(view, domains=())
     nobodys = takes_nobodys(view)
-    view = taken(view) if nobodys else claimed(view)
+    view = take_membership(view) if nobodys else claim_membership(view)
     try:
         outcome = rules.join(view)
     except (AssertionError, AttributeError) as error:
@@ -152,9 +155,9 @@ def join(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, outside
     assert outcome.record is not None
     needless = ""
     if outcome.contradicted == "self-cleaned" and not daemon.was_running:
-        needless = "sense: a host that left in good order gets a fault that its own proof was wrong"
+        needless = "sense: a host that left cleanly gets a fault that its own proof was wrong"
     uid = daemon.known.uid or f"uid-{n + 1}.{host.daemons}"
-    record = emptied(outcome.record, host.remembered, HOSTS[n]) if nobodys else outcome.record
+    record = close_lost_membership(outcome.record, host.remembered, HOSTS[n]) if nobodys else outcome.record
     content = Doc(version=0, uid=uid, record=plain(record))
     write = Write(outcome.row, HOSTS[n], MEMBER[n], daemon.known.version, content, nonce=daemon.nonce)
     yield (
@@ -301,8 +304,8 @@ def _joined(rules: Rules, world: World, write: Write, daemon: Daemon, host: Host
     if write.what != "J2":
         host = replace(host, closed=host.shut)
     if rules.keeps("remember-before-use"):
-        host = replace(host, remembered=Remembered(uid=daemon.known.uid, epoch=record.epoch))
-    return joined, replace(host, used=Remembered(uid=daemon.known.uid, epoch=record.epoch))
+        host = replace(host, remembered=RememberedMembership(uid=daemon.known.uid, epoch=record.epoch))
+    return joined, replace(host, used=RememberedMembership(uid=daemon.known.uid, epoch=record.epoch))
 
 
 def unsure(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, doc: Doc) -> Iterator[Found]:

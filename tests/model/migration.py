@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.node.membership.holders import MoveView
+from outlive.node.membership import MoveView
 from outlive.resources import Assigned
 from tests.model.membership import Found, here
 from tests.model.rules import Rules

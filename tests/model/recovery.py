@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.node.membership.join import NOBODYS
-from outlive.node.membership.states import fenced
-from outlive.recovery.states import AssignView, ClaimView, RemoveView
+from outlive.node.membership import NOBODYS, is_fenced
+from outlive.recovery import AssignView, ClaimView, RemoveView
 from tests.model.machines import fault
 from tests.model.membership import Found
 from tests.model.rules import Rules
@@ -45,7 +44,7 @@ def look(
     views = members(a, b)
     where = reach(rules)
     condemned = {one.host for one in views if one.record.state == "Revoked"}
-    touched = [one for one in vm.holders if one.hypervisor in condemned or fenced(one, views, where)]
+    touched = [one for one in vm.holders if one.hypervisor in condemned or is_fenced(one, views, where)]
     if not touched:
         return
     first = next(one for one in views if one.host == touched[0].hypervisor)

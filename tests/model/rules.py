@@ -11,7 +11,7 @@ from outlive.node.fencing import attestation, proofs, states
 from outlive.node.membership import holders
 from outlive.node.membership import steps as memberships
 from outlive.recovery import states as recovering
-from outlive.runtime.steps import ProtocolStep
+from outlive.runtime import ProtocolStep
 
 _MODULES = (memberships, holders, states, proofs, attestation, recovering)
 _OUTSIDE = ("safety.trust-again", "fence.switch-on", "fence.switched-on")
@@ -89,7 +89,7 @@ def without(target: str) -> Rules:
         assert name in SHELL_RULES, name
         return Rules(left_out=frozenset({name}), removed=target)
     steps = dict(STEPS)
-    steps[step] = steps[step].without(name)
+    steps[step] = steps[step].drop_precondition(name)
     return Rules(steps=steps, removed=target)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from outlive.node.membership.steps import Remembered
+from outlive.node.membership import RememberedMembership
 from outlive.resources import Assigned, Consumer, Holder, MemberRecord
 
 HOSTS = ("kvm-1", "kvm-2")
@@ -115,8 +115,8 @@ class Host(Value, frozen=True):
     """Runs among them that an earlier daemon asked for, where those are not listed."""
     elsewhere: Domain | None = None
     """A domain on a machine that once had this name and that nobody switched off."""
-    remembered: Remembered | None = None
-    used: Remembered | None = None
+    remembered: RememberedMembership | None = None
+    used: RememberedMembership | None = None
     """For the judge alone: the last membership that was really used."""
     armed: bool = False
     shut: bool = False
@@ -200,7 +200,7 @@ class Recovery(Value, frozen=True):
 
 
 class Outside(Value, frozen=True):
-    """Power controllers, operators, the store's incarnation, and what is left of the time and of the faults."""
+    """BMCs, operators, the store's incarnation, and what is left of the time and of the faults."""
 
     faults: int = 0
     ticks: int = 0

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.guard.states import Phase
-from outlive.guard.states import State as GuardState
-from outlive.node.membership.holders import CreateView, HoldView, Me, ReholdView, ReleaseView, may_run_unknown
-from outlive.node.membership.states import MemberView, Reach
-from outlive.node.membership.steps import RenewView
+from outlive.guard import GuardState as GuardState
+from outlive.guard import Phase
+from outlive.node.membership import (
+    CreateView,
+    HoldView,
+    Me,
+    MemberView,
+    Reach,
+    ReholdView,
+    ReleaseView,
+    RenewView,
+    may_run_unknown,
+)
 from outlive.resources import Holder
 from tests.model.membership import Found, alive, guard_of, here, listed
 from tests.model.rules import Rules

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from outlive.node.membership.steps import Remembered
+from outlive.node.membership import RememberedMembership
 from outlive.resources import Assigned, Consumer, FormerMembership, GuardRecord, Holder, MemberRecord, Proof
 from tests.model.state import (
     HOSTS,
@@ -41,7 +41,7 @@ NO_ENTRY_ORDER = (*NO_ENTRY, *ORDER)
 
 @dataclass(frozen=True)
 class World:
-    """One of them. Ticks that nobody may spend stand still; a fault is counted whoever commits it."""
+    """One of them. Ticks that nobody may spend stand still; a fault counts for any process that commits it."""
 
     name: str
     says: str
@@ -173,8 +173,8 @@ def first_state(world: World) -> State:
             Host(
                 machine=f"machine-{number}",
                 domain=domain if has else listening if world.start == "entered" else None,
-                remembered=Remembered(uid=f"uid-{number}", epoch=1),
-                used=Remembered(uid=f"uid-{number}", epoch=1),
+                remembered=RememberedMembership(uid=f"uid-{number}", epoch=1),
+                used=RememberedMembership(uid=f"uid-{number}", epoch=1),
                 armed=world.armed and number - 1 == world.armed_host,
                 runs=1 if has or world.start == "entered" else 0,
                 daemons=1,

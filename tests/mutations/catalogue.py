@@ -18,7 +18,7 @@ POWER: Final = "src/outlive/node/fencing/power.py"
 PROOFS: Final = "src/outlive/node/fencing/proofs.py"
 SUSPICION: Final = "src/outlive/node/fencing/suspicion.py"
 WATCHER: Final = "src/outlive/node/fencing/watcher.py"
-ADMISSION: Final = "src/outlive/api/admission.py"
+NEIGHBOURS: Final = "src/outlive/api/neighbours.py"
 PERMISSIONS: Final = "src/outlive/node/permissions_of_protocol.py"
 REGISTRATION: Final = "src/outlive/node/membership/registration.py"
 RECOVERY_VIEW: Final = "src/outlive/recovery/view.py"
@@ -60,7 +60,7 @@ def _one(name: str, why: str, file: str, old: str, new: str) -> Mutation:
     return Mutation(name, why, (Edit(file, old, new),))
 
 
-_FENCED: Final = "not _not_fenced(view), _why_not_fenced),\n"
+_FENCED: Final = "not _list_unfenced(view), _explain_not_fenced),\n"
 
 MUTATIONS: Final[tuple[Mutation, ...]] = (
     # power
@@ -90,14 +90,14 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     ),
     _one(
         "another-system",
-        "a power controller that speaks of another system proves this host dead",
+        "a BMC that speaks of another system proves this host dead",
         IDENTITY,
         "    if not said or system_key(said) != system_key(expected):\n",
         "    if not said:\n",
     ),
     _one(
         "rehearsal-not-needed",
-        "a power controller that was never rehearsed proves its host dead",
+        "a BMC that was never rehearsed proves its host dead",
         PROOFS,
         '"rehearsed", lambda view: view.rehearsed, lambda view:',
         '"rehearsed", lambda view: True, lambda view:',
@@ -118,7 +118,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     ),
     _one(
         "slow-answers-count-as-none",
-        "a power controller that takes longer than usual for its answers never proves anything",
+        "a BMC that takes longer than usual for its answers never proves anything",
         POWER,
         "return min(ANSWER_MOST_S, max(ANSWER_LEAST_S, ANSWER_TIMES * (measured_s or 0.0)))",
         "return ANSWER_LEAST_S",
@@ -149,8 +149,8 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "guard-counts-the-smaller-clock",
         "a guard whose clock is steered slow lets its guests run longer than fencers wait",
         GUARD_CLOCKS,
-        "    return max(now.since(earlier))\n",
-        "    return min(now.since(earlier))\n",
+        "    return max(now.elapsed_since(earlier))\n",
+        "    return min(now.elapsed_since(earlier))\n",
     ),
     _one(
         "fencer-counts-the-larger-clock",
@@ -213,8 +213,8 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "boot-of-another-machine",
         "another machine takes a host's membership, and says that the old one has booted",
         STEPS,
-        """_join("J1", "A host joins after a boot", (_RECORD, _SAME_MACHINE, _NEW_BOOT,""",
-        """_join("J1", "A host joins after a boot", (_RECORD, _NEW_BOOT,""",
+        """"J1", "A host joins after a boot", (_RECORD, _SAME_MACHINE, _NEW_BOOT,""",
+        """"J1", "A host joins after a boot", (_RECORD, _NEW_BOOT,""",
     ),
     _one(
         "back-without-destroying",
@@ -234,7 +234,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "condemned-epoch-goes-on",
         "a daemon that restarts goes on in an epoch that was condemned",
         STEPS,
-        '    lambda view: _record(view).state != "Revoked",\n',
+        '    lambda view: _build_record(view).state != "Revoked",\n',
         "    lambda view: True,\n",
     ),
     # holding and starting
@@ -242,7 +242,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "hold-beside-a-living-holder",
         "a host starts a VM that another may still run",
         HOLDERS,
-        "            lambda view: not _others_unfenced(view),\n",
+        "            lambda view: not _unfenced_others(view),\n",
         "            lambda view: True,\n",
     ),
     Mutation(
@@ -306,9 +306,9 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "sent-to-nobody",
         "a move begins before its target has entered itself",
         HOLDERS,
-        """            lambda view: any(one.role == "incoming" for one in _of(view, view.target)),
+        """            lambda view: any(one.role == "incoming" for one in _unfenced_on(view, view.target)),
 """,
-        """            lambda view: len(_of(view, view.target)) > 0 or view.id != "",
+        """            lambda view: len(_unfenced_on(view, view.target)) > 0 or view.id != "",
 """,
     ),
     # recovery
@@ -327,8 +327,8 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
             ),
             Edit(
                 ACT,
-                "from outlive.base.errors import AlreadyExists, NotFound\n",
-                "from outlive.base.errors import AlreadyExists, NotFound, Unknown\n",
+                "from outlive.base import AlreadyExists, Clock, NotFound, as_datetime, get_logger\n",
+                "from outlive.base import AlreadyExists, Clock, NotFound, Unknown, as_datetime, get_logger\n",
             ),
         ),
     ),
@@ -344,14 +344,14 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "a VM is assigned elsewhere while its host may still run it",
         RECOVERY_STATES,
         _FENCED + "        Precondition",
-        "True, _why_not_fenced),\n        Precondition",
+        "True, _explain_not_fenced),\n        Precondition",
     ),
     _one(
         "dropped-with-a-living-holder",
         "the entry of a host that may still run the VM is dropped",
         RECOVERY_STATES,
         _FENCED + "    ),\n",
-        "True, _why_not_fenced),\n    ),\n",
+        "True, _explain_not_fenced),\n    ),\n",
     ),
     _one(
         "assigned-while-paused",
@@ -407,8 +407,8 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
             Edit(
                 ACT,
                 "        view = RemoveView(vm=name, holders=vm.status.holders, paused=paused)\n",
-                """        members = self._observer.members(vm.status.holders)
-        held = {one.host for one in members if one.record.state == "Held"}
+                """        find_members = self._observer.find_members(vm.status.holders)
+        held = {one.host for one in find_members if one.record.state == "Held"}
         holders = tuple(one for one in vm.status.holders if one.hypervisor in held)
         view = RemoveView(vm=name, holders=holders, paused=paused)
 """,
@@ -461,7 +461,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "name-of-the-marked-is-free",
         "a VM is created in the place of one that was deleted and that a host may still run",
         STORE_RULES,
-        "    if batch.raw(kind, name) is not None:\n",
+        "    if batch.find_raw(kind, name) is not None:\n",
         """    there = batch.find(kind, name)
     if there is not None and there.metadata.deletion_timestamp is None:
 """,
@@ -469,7 +469,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     _one(
         "finalizer-written-away",
         "a user takes the finalizer of a VM that a host holds by a PUT or a patch",
-        ADMISSION,
+        NEIGHBOURS,
         "        if not version or vm.guarded or not found.guarded or not found.status.holders:\n",
         "        if version or vm.guarded or not found.guarded:\n",
     ),
@@ -492,12 +492,12 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "storm-counts-as-deaths",
         "when most hosts fall silent at once, which is the network's fault, they are all fenced",
         SUSPICION,
-        "    if _storm(given, silent):\n",
-        "    if False and _storm(given, silent):\n",
+        "    if _is_storm(given, silent):\n",
+        "    if False and _is_storm(given, silent):\n",
     ),
     _one(
         "orderly-shutdown-is-waited-for",
-        "a host that went down in good order and stays away is never fenced, and its VMs stay down",
+        "a host that went down cleanly and stays away is never fenced, and its VMs stay down",
         POLICY,
         """        case Departure.NONE | Departure.MACHINE:
             return float(profile.silence_s)
@@ -512,14 +512,14 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "request-of-a-dead-host-unanswered",
         "what a user asks for a VM of a dead host is answered by nobody",
         REQUESTS,
-        "    return Turn.RECOVERY\n",
-        "    return Turn.LATER\n",
+        "    return Responder.RECOVERY\n",
+        "    return Responder.LATER\n",
     ),
     _one(
         "held-vm-started-by-its-host",
         "a VM that is to stay down after its host died is started when that comes back",
         VM_STATES,
-        "    return held or len(mine(vm, me)) < len(vm.status.holders)\n",
+        "    return held or len(own_entries(vm, me)) < len(vm.status.holders)\n",
         "    return False\n",
     ),
     _one(
@@ -541,7 +541,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "start-before-servers-have-heard",
         "a start does not wait for storage servers that have not heard of an isolation",
         LOCKS,
-        "        await node.isolation.barrier(vm)\n",
+        "        await node.isolation.wait_isolated(vm)\n",
         "        pass\n",
     ),
     _one(
@@ -569,7 +569,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "longer-than-published",
         "a guard that was started anew is armed with longer times than those that its host has published",
         GUARD_ARMING,
-        "        later = wanted is not None and _longer(wanted, (counted_on.timeout_s, counted_on.watchdog_s))\n",
+        "        later = wanted is not None and _is_later(wanted, (counted_on.timeout_s, counted_on.watchdog_s))\n",
         "        later = False\n",
     ),
     _one(

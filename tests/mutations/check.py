@@ -15,15 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from outlive.base.logging import gathered_defects, silenced
-from outlive.simulation.scenario import read_scenario
-from outlive.simulation.story import Ended, Story
-from outlive.simulation.swarm import run_seed
+from outlive.base import gather_defects, silence_logging
+from outlive.simulation import PlayedStory, Story, read_scenario
 from tests.model.catalogue import WORLDS
 from tests.model.mutation_proof import SHOWN_IN, read, replay
 from tests.model.rules import Rules
 from tests.model.search import Space
 from tests.support.loops import run
+from tests.swarm.seeds import run_seed
 
 SCENARIOS: Final = Path(__file__).parents[1] / "scenarios"
 TESTS: Final = (
@@ -82,10 +81,10 @@ def _history(target: str) -> str:
 def _scenario(name: str) -> str:
     scenario = read_scenario(SCENARIOS / name)
 
-    async def play() -> Ended:
+    async def play() -> PlayedStory:
         return await Story(scenario, seed=scenario.spec.seed, replay=name).play()
 
-    with silenced(), gathered_defects():
+    with silence_logging(), gather_defects():
         ended = run(play())
     if not ended.failed:
         return ""

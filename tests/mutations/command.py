@@ -31,6 +31,7 @@ COPIED: Final = (
     "tests/mutations",
     "tests/scenarios",
     "tests/support",
+    "tests/swarm",
     "tests/torture",
     "tests/unit/node",
 )
@@ -67,8 +68,8 @@ def _checked(tree: Path, checks: list[str], limit_s: float) -> Caught:
     return msgspec.convert(json.loads(last[0]), Caught) if last else Caught(check="")
 
 
-def _copied(tree: Path) -> Path:
-    """What checks need of the source as it is now."""
+def copy_tree(tree: Path) -> Path:
+    """Copy what checks need of the source, as it is now, and return where it is."""
     for name in COPIED:
         source, target = ROOT / name, tree / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +111,7 @@ def main() -> int:
         chosen = [one for one in chosen if not before.get(one.name, Caught(check="")).check]
     kinds, missed = given.checks.split(","), 0
     with tempfile.TemporaryDirectory(prefix="mutate-") as place, ThreadPoolExecutor(given.jobs) as pool:
-        whole = _copied(Path(place))
+        whole = copy_tree(Path(place))
 
         def look(one: Mutation) -> Caught:
             known = before.get(one.name, Caught(check="")).check

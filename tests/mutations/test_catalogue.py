@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.model.mutation_proof import DOCUMENT
 from tests.mutations.catalogue import MUTATIONS, Mutation
 from tests.mutations.check import checks
-from tests.mutations.command import KINDS, ROOT, mutated
+from tests.mutations.command import KINDS, ROOT, copy_tree, mutated
 from tests.mutations.record import recorded
 
 
@@ -34,3 +38,11 @@ def test_the_page_names_every_mistake() -> None:
     page = DOCUMENT.read_text(encoding="utf-8")
     assert [one.name for one in MUTATIONS if f"| `{one.name}` |" not in page] == []
     assert "| nothing |" not in page
+
+
+def test_a_copied_tree_has_all_that_checks_import(tmp_path: Path) -> None:
+    tree = copy_tree(tmp_path)
+    env = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    command = [sys.executable, "-c", "import tests.mutations.check as check; print(check.__file__)"]
+    done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(tree / "tests" / "mutations" / "check.py"), done.stderr

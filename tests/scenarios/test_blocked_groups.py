@@ -8,20 +8,14 @@ from typing import Any
 
 import msgspec
 
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.cli.why import why_lines
-from outlive.failover.config import FailoverSettings
-from outlive.failover.snapshot import gather
-from outlive.recovery.balance import move_together
-from outlive.recovery.groups import group_moves
-from outlive.recovery.in_flight import in_flight
+from outlive.base import Random, SeededIds
+from outlive.cli import explanation_lines
+from outlive.failover import FailoverSettings, gather
+from outlive.recovery import build_in_flight, group_moves, move_together
 from outlive.recovery.why import explain
 from outlive.resources import AffinityRule, VirtualMachine
-from outlive.simulation.scenario import read_scenario
-from outlive.simulation.story import Story
-from outlive.store import list_all
-from outlive.store.access import compare_and_swap
+from outlive.simulation import Story, read_scenario
+from outlive.store import compare_and_swap, list_all
 from tests.support.loops import run
 
 FILES = {
@@ -74,14 +68,14 @@ class GroupStory(Story):
         for at_s in LOOKS_S:
             await world.clock.sleep(begun_s + at_s - world.clock.monotonic())
             for name in "ab":
-                answer = await explain(world.store, name, await world.sight())
-                self.printed[at_s, name] = "\n".join(map(str, why_lines(answer, wide=True)))
+                answer = await explain(world.store, name, await world.read_sight())
+                self.printed[at_s, name] = "\n".join(map(str, explanation_lines(answer, wide=True)))
             if at_s == LOOKS_S[1] and (found := MOVE.search(self.printed[at_s, "b"])):
                 await self._move(*found.groups())
 
     async def _move(self, group: str, host: str) -> None:
         world = self.world
-        gathered = await gather(world.store, FailoverSettings(), in_flight=in_flight)
+        gathered = await gather(world.store, FailoverSettings(), in_flight=build_in_flight)
         vms = {vm.name: vm async for vm in list_all(world.store, VirtualMachine)}
         moves = group_moves(gathered, vms, group, host)
         assert await move_together(world.store, world.clock, SeededIds(Random(7)), moves) == ""

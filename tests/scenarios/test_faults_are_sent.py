@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from outlive.resources import Fault, Membership, VirtualMachine
-from outlive.resources.reasons.faults import FaultCode, severity_of
-from outlive.resources.vms import RecoveryPhase
-from outlive.runtime.notifications import TargetSettings
-from outlive.runtime.notifier import GATHER_S, LOOK_S
-from outlive.simulation.world import World
+from outlive.resources import Fault, Membership, RecoveryPhase, VirtualMachine
+from outlive.resources.reasons import FaultCode, severity_of
+from outlive.runtime import GATHER_S, TargetSettings
+from outlive.runtime.notifier import LOOK_S
+from outlive.simulation import World
 from tests.support.watched_story import WatchedStory
 
 HERE = Path(__file__).parent
@@ -26,17 +25,17 @@ BAR_S = 5.0
 
 
 def dead_hosts(world: World) -> Iterator[str]:
-    members = world.store.all_of(Membership)
+    members = world.store.list_all(Membership)
     return (one.name for one in members if one.record.dead_through >= one.record.epoch)
 
 
 def unproven_hosts(world: World) -> Iterator[str]:
-    members = world.store.all_of(Membership)
+    members = world.store.list_all(Membership)
     return (one.name for one in members if one.record.fence.phase == "unconfirmed")
 
 
 def waiting_vms(world: World) -> Iterator[str]:
-    for one in world.store.all_of(VirtualMachine):
+    for one in world.store.list_all(VirtualMachine):
         if one.status.recovery is not None and one.status.recovery.phase is RecoveryPhase.HELD:
             yield one.name
 
@@ -55,7 +54,7 @@ class IncidentStory(WatchedStory):
     def note(self) -> None:
         for name in self._incidents(self.world):
             self.known_s.setdefault(name, self.now_s)
-        for fault in self.world.store.all_of(Fault):
+        for fault in self.world.store.list_all(Fault):
             if fault.code == self._code:
                 self.raised_s.setdefault(fault.subject.name, self.now_s)
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from outlive.simulation.scenario import read_scenario
-from outlive.simulation.story import Ended
+from outlive.simulation import PlayedStory, read_scenario
 from tests.support.loops import run
 from tests.support.printed_states import PrintedStory
 
@@ -34,7 +33,7 @@ ALL = tuple(sorted(path.parent.name for path in HERE.glob("*/README")))
 def test_what_is_printed_is_so(name: str) -> None:
     scenario = read_scenario(HERE / name)
 
-    async def play() -> tuple[PrintedStory, Ended]:
+    async def play() -> tuple[PrintedStory, PlayedStory]:
         story = PrintedStory(scenario, seed=scenario.spec.seed, replay="")
         return story, await story.play()
 

@@ -6,19 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from outlive.base.logging import gathered_defects
-from outlive.simulation.kubernetes.parts import storage_story
-from outlive.simulation.kubernetes.spec import is_storage_cluster
-from outlive.simulation.kubernetes.stories import StorageEnded, read_storage_scenario
-from outlive.simulation.scenario import CLUSTER, read_scenario, read_value
-from outlive.simulation.story import Ended, Story
+from outlive.base import gather_defects
+from outlive.simulation import CLUSTER, PlayedStory, Story, read_scenario, read_value
+from outlive.simulation.kubernetes import StorageEnded, is_storage_cluster, read_storage_scenario, storage_story
 from tests.support.loops import run
 
 HERE = Path(__file__).parent
 FOLDERS = sorted(path.parent for path in HERE.glob("*/README"))
 
 
-def played(folder: Path) -> Ended | StorageEnded:
+def played(folder: Path) -> PlayedStory | StorageEnded:
     replay = f"outlive simulate tests/scenarios/{folder.name}"
     if is_storage_cluster(read_value(folder / CLUSTER)):
         about_storage = read_storage_scenario(folder)
@@ -29,7 +26,7 @@ def played(folder: Path) -> Ended | StorageEnded:
         return run(play_storage())
     scenario = read_scenario(folder)
 
-    async def play() -> Ended:
+    async def play() -> PlayedStory:
         return await Story(scenario, seed=scenario.spec.seed, replay=replay).play()
 
     return run(play())
@@ -37,7 +34,7 @@ def played(folder: Path) -> Ended | StorageEnded:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_story_ends_as_told(folder: Path) -> None:
-    with gathered_defects() as defects:
+    with gather_defects() as defects:
         ended = played(folder)
     assert ended.failed == (), "\n".join(map(str, ended.summary.violations))
     assert defects == [], "a program came upon an error that it did not foresee"

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from outlive.node.liveness import HostLife
-from outlive.resources import Hypervisor, Reservation
-from outlive.resources.hosts import OBSERVED, observed_condition
+from outlive.node import HostLife
+from outlive.resources import OBSERVED, Hypervisor, Reservation, observed_condition
 from tests.support.watched_story import WatchedStory
 
 HERE = Path(__file__).parent
@@ -26,9 +25,9 @@ class SlotStory(WatchedStory):
         self.silent: set[str] = set()
 
     def note(self) -> None:
-        slots = self.world.store.all_of(Reservation)
+        slots = self.world.store.list_all(Reservation)
         self.layouts.add(frozenset((one.name, one.status.host) for one in slots))
-        for host in self.world.store.all_of(Hypervisor):
+        for host in self.world.store.list_all(Hypervisor):
             ready = observed_condition(host)
             if ready is not None and ready.reason == OBSERVED[HostLife.SILENT]:
                 self.silent.add(host.name)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-from outlive.runtime.virtual import PART, STILL_LIMIT, VirtualLimit, described
+from outlive.runtime import PART, STILL_LIMIT, VirtualLimit, describe_pending
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ class AcceleratedLoop(asyncio.SelectorEventLoop):
             self._still = 0
             raise VirtualLimit(
                 f"{STILL_LIMIT} rounds without time moving on from {self._now:g} s: a task spins; pending:\n"
-                f"{described(sorted(asyncio.all_tasks(self), key=lambda task: task.get_name()))}"
+                f"{describe_pending(sorted(asyncio.all_tasks(self), key=lambda task: task.get_name()))}"
             )
 
     def let_pass(self, timeout: float | None, select: Callable[[float], _Events]) -> _Events:

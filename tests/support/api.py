@@ -11,20 +11,26 @@ from typing import Any
 
 import aiohttp
 
-from outlive.api.app import ApiDeps, create_app
-from outlive.api.auth import HOSTS, Identity, Role, Tokens
-from outlive.api.lifetimes import TokenService
-from outlive.api.server import OwnTls, Serving, serving
-from outlive.api.tls import ServerTls, names_of
-from outlive.api.tokens import HostJoin, StoredTokens
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SystemIds
-from outlive.base.random import Random
+from outlive.api import (
+    HOSTS,
+    ApiDeps,
+    HostJoin,
+    Identity,
+    OwnTls,
+    Role,
+    ServerTls,
+    Serving,
+    StoredTokens,
+    Tokens,
+    TokenService,
+    create_app,
+    names_of,
+    serve_app,
+)
+from outlive.base import Random, SystemClock, SystemIds
 from outlive.resources import KINDS, Resource
-from outlive.runtime.metrics import Metrics
-from outlive.store import Store
-from outlive.store.http import HttpStore
-from outlive.store.memory import MemoryStore
+from outlive.runtime import Metrics
+from outlive.store import HttpStore, MemoryStore, Store
 
 TOKENS: dict[Role, str] = {role: f"{role}-token-of-the-tests" for role in Role}
 HOST = "kvm-1"
@@ -108,12 +114,12 @@ async def api(
     shown: dict[str, Any] = {"state_dir": state_dir, "version": "0.0.0", "settings": settings, "tls": tls}
     async with contextlib.AsyncExitStack() as stack:
         if joins:
-            await stack.enter_async_context(stored.following())
+            await stack.enter_async_context(stored.follow_store())
         if state_dir is not None and tls is None:  # for kubectl
             own = ServerTls(state_dir, names_of("127.0.0.1"), SystemClock())
-            local = await stack.enter_async_context(serving(app, "127.0.0.1", 0, tls=own, lifespan=False))
+            local = await stack.enter_async_context(serve_app(app, "127.0.0.1", 0, tls=own, lifespan=False))
             shown["beside"] = (local, own)
-        server = await stack.enter_async_context(serving(app, "127.0.0.1", port, **shown))
+        server = await stack.enter_async_context(serve_app(app, "127.0.0.1", port, **shown))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         yield Api(server, behind, metrics, session, stored)
 

@@ -12,7 +12,6 @@ import json
 import secrets
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -26,8 +25,9 @@ from typing import Any
 
 import yaml
 from lab.kubernetes import etcd_command, kubeconfig, make_keys, program, server_command
+from lab.processes import free_ports
 
-from outlive.resources.schema import crds
+from outlive.resources import API_VERSION, build_crds
 from outlive.store.kubernetes import ClusterAccess
 
 CLUSTER_SCOPED = ("ClusterRole", "ClusterRoleBinding", "Namespace", "ValidatingWebhookConfiguration")
@@ -51,12 +51,6 @@ def can_run() -> bool:
     return shutil.which("etcd") is not None and shutil.which("openssl") is not None and program() != ""
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 class ApiRefusal(Exception):
     """An answer that is an error, with its status."""
 
@@ -70,7 +64,7 @@ class ApiServer:
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self.folder = folder
-        self.port, self.etcd_port, peer_port = _free_port(), _free_port(), _free_port()
+        self.port, self.etcd_port, peer_port = free_ports(3)
         self.url = f"https://127.0.0.1:{self.port}"
         self.etcd_url = f"http://127.0.0.1:{self.etcd_port}"
         self.token = secrets.token_hex(16)
@@ -196,7 +190,7 @@ class ApiServer:
 
     def make_kinds(self) -> None:
         """Create all kinds of Outlive, and return when they are served."""
-        wanted = crds()
+        wanted = build_crds()
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         there = {one["metadata"]["name"] for one in self.call("GET", path)["items"]}
         for one in wanted:
@@ -214,6 +208,20 @@ class ApiServer:
                     if error.code != 404 or time.monotonic() > end:
                         raise
                     time.sleep(LOOK_S)
+        plurals = {one["spec"]["names"]["plural"] for one in wanted}
+        end = time.monotonic() + START_S
+        while missing := plurals - self.named_kinds():  # what is served is named a little later
+            assert time.monotonic() < end, f"the server does not name {missing}"
+            time.sleep(LOOK_S)
+
+    def named_kinds(self) -> set[str]:
+        """The kinds of Outlive that the server names to those who ask what it serves."""
+        try:
+            return {one["name"] for one in self.call("GET", f"/apis/{API_VERSION}")["resources"]}
+        except ApiRefusal as error:
+            if error.code != 404:
+                raise
+            return set()
 
     def empty(self) -> None:
         """Delete every object of Outlive's kinds, finalizers or not."""

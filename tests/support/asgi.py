@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 from starlette.applications import Starlette
 
-from outlive.api.app import ApiDeps, create_app
-from outlive.api.auth import Identity, Role, Tokens
-from outlive.base.clock import Clock, SystemClock
-from outlive.base.ids import SystemIds
-from outlive.runtime.metrics import Metrics
+from outlive.api import ApiDeps, Identity, Role, Tokens, create_app
+from outlive.base import Clock, SystemClock, SystemIds
+from outlive.runtime import Metrics
 from outlive.store import Store
 from tests.support.api import TOKENS, host_of
 
@@ -56,7 +55,13 @@ async def ask(
     scope["path"] = path.partition("?")[0]
     sent: list[dict[str, Any]] = []
 
+    received = False
+
     async def receive() -> dict[str, Any]:
+        nonlocal received
+        if received:
+            await asyncio.Event().wait()  # the caller waits for the answer
+        received = True
         return {"type": "http.request", "body": raw, "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import fcntl
 import json
 import os
@@ -14,6 +16,12 @@ from typing import Any
 STOP_LIMIT_S = 20.0
 MESSAGES_LIMIT = 10_000
 """Messages that are read while waiting for one."""
+CHANGING = ("navigated or closed", "Cannot find default execution context")
+"""What the browser says where a page is about to be another one."""
+
+
+class PageChanges(Exception):
+    """There is no page to ask now."""
 
 
 class Browser:
@@ -46,10 +54,17 @@ class Browser:
         self._until("Page.loadEventFired")
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page."""
-        answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
+        """The value of a JavaScript expression in the page; of the next page, where it is on the way there."""
+        for _ in range(MESSAGES_LIMIT):
+            with contextlib.suppress(PageChanges):
+                answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+                assert "exceptionDetails" not in answer, answer
+                return answer["result"].get("value")
+        raise AssertionError("the next page does not come")
+
+    def photograph(self) -> bytes:
+        """What the window shows, as PNG."""
+        return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
 
     def press(self, key: str) -> None:
         """A key goes down and up."""
@@ -71,6 +86,8 @@ class Browser:
         for _ in range(MESSAGES_LIMIT):
             answer = self._next()
             if answer.get("id") == self._number:
+                if any(words in str(answer.get("error")) for words in CHANGING):
+                    raise PageChanges
                 assert "error" not in answer, answer
                 result: dict[str, Any] = answer["result"]
                 return result

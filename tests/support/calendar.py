@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from outlive.base.clock import Instant, SystemClock
+from outlive.base import Instant, SystemClock
 
 DAY_S = timedelta(days=1).total_seconds()
 

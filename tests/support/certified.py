@@ -9,35 +9,35 @@ from typing import Any
 
 import msgspec
 
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.cli.access import all_objects
-from outlive.failover.certificate import Certificate, CertifyResult, certify, certify_input, encode_certificate
-from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
+from outlive.base import Random, SeededIds, SystemClock
+from outlive.cli import all_objects
+from outlive.failover import (
+    Certificate,
+    CertifyResult,
+    FailoverConfig,
+    FailoverUpkeepSettings,
+    certify,
+    certify_input,
+    encode_certificate,
+    gather,
+    plan_input,
+)
 from outlive.failover.planner.plan import plan
-from outlive.failover.reconciler.plan_writes import write_plan
-from outlive.failover.reconciler.writes import SlotWriter
-from outlive.failover.snapshot import gather, plan_input
+from outlive.failover.reconciler import SlotWriter, write_plan
 from outlive.resources import (
-    ZONE_LABEL,
     Amounts,
     Assigned,
-    DomainCapabilities,
-    Hypervisor,
-    HypervisorStatus,
     Instance,
-    ObjectMeta,
     Resource,
-    VirtualMachine,
-    VirtualMachineSpec,
+    State,
     VirtualMachineStatus,
+    decode_state,
+    encode,
+    encode_state,
 )
-from outlive.resources.codec import encode
-from outlive.resources.meta import DOMAIN_LABEL_PREFIX
-from outlive.resources.state import State, decode_state, encode_state
-from outlive.roles.settings import RoleSettings
-from outlive.store.memory import MemoryStore
+from outlive.roles import RoleSettings
+from outlive.store import MemoryStore
+from tests.support.small_clouds import make_host, make_vm
 
 GIB = 2**30
 TAKEN_AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -63,27 +63,16 @@ def fleet(random: Random, hosts: int, vms: int, *, racks: int = 0) -> list[Resou
         kind = random.choice(("f", "f", "f", "one", "none"))
         name, stopped, nowhere = f"v{number:03}", random.random() < 0.04, random.random() < 0.04
         assigned = None if nowhere else Assigned(hypervisor=host)
-        objects.append(
-            VirtualMachine(
-                metadata=ObjectMeta(name=name),
-                spec=VirtualMachineSpec(
-                    flavor=f"{kind}{size}", zone="z", resources=Amounts(cpu=1000 * size, memory=4 * GIB * size)
-                ),
-                status=VirtualMachineStatus(phase="ACTIVE", assigned=assigned, observed_at=TAKEN_AT),
-            )
-        )
+        status = VirtualMachineStatus(phase="ACTIVE", assigned=assigned, observed_at=TAKEN_AT)
+        objects.append(make_vm(name, cpu=1000 * size, memory=4 * GIB * size, status=status, flavor=f"{kind}{size}"))
         if not nowhere:
             running[host].append(Instance(id=name, active=not stopped))
             used[host] += size
     for number, name in enumerate(names):
-        labels = {ZONE_LABEL: "z"} | ({f"{DOMAIN_LABEL_PREFIX}rack": f"r{number % racks}"} if racks else {})
-        status = HypervisorStatus(
-            capacity=Amounts(cpu=400_000, memory=1600 * GIB),
-            allocation=Amounts(cpu=1000 * used[name], memory=4 * GIB * used[name]),
-            instances=tuple(running[name]),
-            domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
-        )
-        objects.append(Hypervisor(metadata=ObjectMeta(name=name, labels=labels), status=status))
+        domains = {"rack": f"r{number % racks}"} if racks else {}
+        taken = Amounts(cpu=1000 * used[name], memory=4 * GIB * used[name])
+        there = {"allocation": taken, "instances": tuple(running[name])}
+        objects.append(make_host(name, cpu=400_000, memory=1600 * GIB, domains=domains, **there))
     return objects
 
 

@@ -61,6 +61,24 @@ def outlive(*arguments: str | Path) -> Result:
     return Result(code, raw.getvalue().decode(), err.getvalue())
 
 
+def imported(folder: Path, hosts: str | Path, vms: str | Path, *options: str | Path) -> Path:
+    """A state directory in this folder with what two tables, or their files, list; the tables stay beside it."""
+    for name, table in (("hosts.csv", hosts), ("vms.csv", vms)):
+        (folder / name).write_text(table.read_text() if isinstance(table, Path) else table)
+    tables = ("--hosts", folder / "hosts.csv", "--vms", folder / "vms.csv")
+    done = outlive("import", "csv", *tables, "--state-dir", folder / "state", *options)
+    assert done.code == 0, done.err
+    return folder / "state"
+
+
+def planned(folder: Path, hosts: str | Path, vms: str | Path, *, code: int = 0) -> Path:
+    """A state file of what the two tables list, with the slots of a plan."""
+    state = imported(folder, hosts, vms)
+    assert outlive("failover", "plan", "--apply", "--state-dir", state).code == code
+    (folder / "state.json").write_text(outlive("dump", "--state-dir", state).out)
+    return folder / "state.json"
+
+
 @contextlib.contextmanager
 def _same_logging_after() -> Iterator[None]:
     """A command says where its process logs to; the tests after this one go on as before."""

@@ -8,15 +8,27 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
-from outlive.commitments.names import commitment_name, slot_name
-from outlive.commitments.settings import CommitmentSettings, GroupSettings, RamSettings, ResourceSettings
-from outlive.commitments.slots import NewSlot, reservation_of
-from outlive.commitments.state import Commitment, spec_of
+from outlive.commitments import (
+    Batch,
+    Commitment,
+    CommitmentRequest,
+    CommitmentSettings,
+    GroupSettings,
+    NewSlot,
+    ProjectRequest,
+    RamSettings,
+    ResourceRequest,
+    ResourceSettings,
+    commitment_name,
+    reservation_of,
+    slot_name,
+    spec_of,
+)
 from outlive.placement.flavor_groups import flavor_groups
 from outlive.resources import (
     Amounts,
     CommittedResource,
+    CommittedResourceSpec,
     CommittedStatus,
     Condition,
     Flavor,
@@ -72,6 +84,12 @@ def commitment(uuid: str = "commit-a", gib: int = 32, **fields: Any) -> Commitme
     """A confirmed commitment of memory of group ``g`` in zone ``z1`` by project ``p``."""
     given: dict[str, Any] = {"project": "p", "domain": "d", "group": "g", "zone": "z1", "state": "confirmed"}
     return Commitment(**{"uuid": uuid, "memory_bytes": gib * GIB, "start": at(), **given, **fields})
+
+
+def make_spec(uuid: str, amount: str = "8Gi", **fields: Any) -> CommittedResourceSpec:
+    """The same commitment as the spec of its object, with an amount as that is written."""
+    usual = {"flavor_group_name": "g", "resource_type": "memory", "availability_zone": "z1", "project_id": "p"}
+    return CommittedResourceSpec(commitment_uuid=uuid, amount=amount, **{**usual, "state": "confirmed", **fields})
 
 
 def resource(wanted: Commitment, *, accepted: Commitment | None = None, **fields: Any) -> CommittedResource:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
-from outlive.placement.vms import VmList, VmView
+from outlive.placement import VmList, VmView
 from outlive.resources import Reservation
 from tests.support.failover import Cloud
 from tests.support.literal_rules import DependencyGraph
@@ -12,6 +14,15 @@ from tests.support.literal_rules import DependencyGraph
 
 async def six_hosts(cloud: Cloud) -> None:
     await cloud.hosts("h1", "h2", "h3", "h4", "h5", "h6")
+
+
+async def cloud_of(*hosts: str, need: int = 2, vms: Mapping[str, str] = MappingProxyType({})) -> Cloud:
+    """A cloud of these hosts, or of six, with these VMs on them, of which each needs so many slots."""
+    cloud = Cloud({"flavorFailoverRequirements": {"*": need}})
+    await (cloud.hosts(*hosts) if hosts else six_hosts(cloud))
+    for name, host in vms.items():
+        await cloud.vm(name, host)
+    return cloud
 
 
 async def check_rules(cloud: Cloud) -> None:

@@ -15,9 +15,8 @@ from typing import Any
 
 import msgspec
 
-from outlive.api.auth import CHECKED, Role
-from outlive.resources import KINDS, Hypervisor, HypervisorSpec, ObjectMeta, Resource, VirtualMachine
-from outlive.resources.codec import to_builtins
+from outlive.api import CHECKED, Role
+from outlive.resources import KINDS, Hypervisor, HypervisorSpec, ObjectMeta, Resource, VirtualMachine, to_builtins
 from outlive.store import Store
 from tests.support.api_server import ApiServer, shared_server
 from tests.support.asgi import application, ask

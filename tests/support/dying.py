@@ -1,17 +1,13 @@
-"""A store whose process dies at one of its writes, for stories of what the next process finds."""
+"""Stores that a test gets in the way of: one whose process dies at a write, and one that asks the test before each."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from outlive.resources import R
-from outlive.store import Store
-from outlive.store.contract import Change
-from outlive.store.memory import MemoryStore
-from outlive.store.proxy import StoreProxy
-from outlive.store.selectors import Selector
+from outlive.store import Change, MemoryStore, Selector, Store, StoreProxy
 
 T = TypeVar("T")
 
@@ -54,3 +50,40 @@ class Dying(StoreProxy):
 
     async def close(self) -> None:
         await self._store.close()
+
+
+class Watched(StoreProxy):
+    """A store that calls ``before`` with the name and the object of each write; what that raises, the writer gets."""
+
+    embedded = False
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.inner = store
+        self.before: Callable[[str, Any], Awaitable[None]] | None = None
+        self.incarnation = store.incarnation
+
+    async def _read(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        return await call(self.inner)
+
+    async def _write(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        return await call(self.inner)
+
+    async def _ask(self, call: str, obj: R) -> R:
+        if self.before is not None:
+            await self.before(call, obj)
+        return obj
+
+    async def create(self, obj: R) -> R:
+        return await super().create(await self._ask("create", obj))
+
+    async def replace(self, obj: R) -> R:
+        return await super().replace(await self._ask("replace", obj))
+
+    async def replace_status(self, obj: R) -> R:
+        return await super().replace_status(await self._ask("replace_status", obj))
+
+    def observe(self, kind: type[R], *, selector: Selector | None = None) -> AsyncIterator[Change[R]]:
+        return self.inner.observe(kind, selector=selector)
+
+    async def close(self) -> None:
+        await self.inner.close()

@@ -9,34 +9,37 @@ from typing import Any
 
 import msgspec
 
-from outlive.base.clock import LoopClock, as_datetime
-from outlive.base.errors import OutliveError
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.failover.assembly import HOST_INDEX, Failover, Informers
-from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
-from outlive.failover.model import SlotView
-from outlive.failover.offers import InProcessPlacement
-from outlive.failover.ports import Computer, Inline, PlacementPort
-from outlive.failover.protection import ProtectionSettings
-from outlive.failover.slots import slot_view
-from outlive.placement.engine import Engine
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.ranking import Ranking
-from outlive.placement.request import PlacementRequest
-from outlive.placement.reservations import blocked_hosts
-from outlive.placement.settings import PlacementSettings
-from outlive.placement.vms import VMSource
+from outlive.base import LoopClock, OutliveError, Random, SeededIds, as_datetime
+from outlive.failover import (
+    HOST_INDEX,
+    Computer,
+    Failover,
+    FailoverConfig,
+    FailoverUpkeepSettings,
+    Inline,
+    InProcessPlacement,
+    PlacementPort,
+    ProtectionSettings,
+    SlotView,
+    slot_view,
+)
+from outlive.failover.reconciler import Informers
+from outlive.placement import (
+    Engine,
+    Fleet,
+    PipelineTable,
+    PlacementRequest,
+    PlacementSettings,
+    Ranking,
+    VMSource,
+    blocked_hosts,
+)
 from outlive.resources import (
-    DOMAIN_LABEL_PREFIX,
     RESERVATION_TYPE_LABEL,
-    ZONE_LABEL,
     Amounts,
     Assigned,
     Condition,
     Coverage,
-    DomainCapabilities,
     FailoverSpec,
     FailoverStatus,
     FlavorGroup,
@@ -50,16 +53,12 @@ from outlive.resources import (
     ReservationStatus,
     Resource,
     VirtualMachine,
-    VirtualMachineSpec,
-    VirtualMachineStatus,
 )
-from outlive.runtime.faults import FaultRecorder
-from outlive.runtime.informer import Informer
-from outlive.runtime.metrics import Metrics
-from outlive.store.contract import Page
-from outlive.store.memory import MemoryStore
+from outlive.runtime import FaultRecorder, Informer, Metrics
+from outlive.store import MemoryStore, Page
 from tests.support.field_writers import WriterStore
 from tests.support.remembering_log import RememberingLog
+from tests.support.small_clouds import make_host, make_vm
 
 GIB = 2**30
 
@@ -211,7 +210,7 @@ class Cloud:
         self.upkeep_settings = msgspec.convert(dict(self.settings), FailoverUpkeepSettings)
         placement = PlacementSettings()
         self.fleet = Fleet(placement)
-        self.ranker = DirectRanker(Engine(self.fleet, PipelineTable.shipped()))
+        self.ranker = DirectRanker(Engine(self.fleet, PipelineTable.with_shipped()))
         self.events = EventList()
         self.metrics = Metrics()
         self.decisions = RememberingLog(self.clock)
@@ -276,25 +275,16 @@ class Cloud:
     # Hosts
 
     async def host(
-        self,
-        name: str,
-        *,
-        zone: str = "z",
-        rack: str = "",
-        cpu: int = 64_000,
-        memory: int = 256 * GIB,
-        **spec: Any,
+        self, name: str, *, zone: str = "z", rack: str = "", cpu: int = 64_000, memory: int = 256 * GIB, **spec: Any
     ) -> None:
-        labels = {ZONE_LABEL: zone} | ({f"{DOMAIN_LABEL_PREFIX}rack": rack} if rack else {})
-        host = await self.memory.create(
-            Hypervisor(metadata=ObjectMeta(name=name, labels=labels), spec=HypervisorSpec(**spec))
-        )
-        capacity = Amounts(cpu=cpu, memory=memory)
+        domains = {"rack": rack} if rack else {}
+        made = make_host(name, cpu=cpu, memory=memory, zone=zone, domains=domains, spec=HypervisorSpec(**spec))
+        status = made.status
         await self.set_host(
-            host,
-            capacity=capacity,
-            allocation=Amounts(cpu=0, memory=0),
-            domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
+            await self.memory.create(made),
+            capacity=status.capacity,
+            allocation=status.allocation,
+            domain_capabilities=status.domain_capabilities,
         )
 
     async def set_host(self, host: Hypervisor, **status: Any) -> None:
@@ -326,14 +316,9 @@ class Cloud:
         zone: str = "z",
         **spec: Any,
     ) -> None:
-        vm = await self.memory.create(
-            VirtualMachine(
-                metadata=ObjectMeta(name=name),
-                spec=VirtualMachineSpec(flavor=flavor, zone=zone, resources=Amounts(cpu=cpu, memory=memory), **spec),
-            )
-        )
-        status = VirtualMachineStatus(phase="ACTIVE", assigned=Assigned(hypervisor=host))
-        await self.memory.replace_status(msgspec.structs.replace(vm, status=status))
+        made = make_vm(name, host, cpu=cpu, memory=memory, zone=zone, flavor=flavor, **spec)
+        vm = await self.memory.create(made)
+        await self.memory.replace_status(msgspec.structs.replace(vm, status=made.status))
         await self.instances(host, lambda there: (*there, Instance(id=name, name=name)))
 
     async def move(self, name: str, host: str) -> None:

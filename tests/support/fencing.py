@@ -1,4 +1,4 @@
-"""Hosts that renew, power controllers that misbehave, and fencers that watch them, on one memory store."""
+"""Hosts that renew, BMCs that misbehave, and fencers that watch them, on one memory store."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Conflict, NotFound, Unavailable, Unknown
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.fencing.context import FencerContext
-from outlive.node.fencing.fencer import Fencer
+from outlive.base import Conflict, LoopClock, NotFound, Random, SeededIds, Unavailable, Unknown
+from outlive.node.fencing import Fencer, FencerContext
 from outlive.node.ports import PowerReading, PowerRefused, PowerState
 from outlive.resources import (
     Assigned,
@@ -37,12 +33,8 @@ from outlive.resources import (
     VirtualMachineSpec,
     VirtualMachineStatus,
 )
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.faults import FaultRecorder
-from outlive.runtime.metrics import Metrics
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import list_all
-from outlive.store.memory import MemoryStore
+from outlive.runtime import DecisionLog, FaultRecorder, Metrics, OrderedTaskGroup
+from outlive.store import MemoryStore, list_all
 from tests.support.field_writers import WriterStore
 from tests.support.remembering_log import RememberingLog
 
@@ -50,7 +42,7 @@ ARMED = GuardRecord(armed=True, timeout_s=5, watchdog_s=10)
 
 
 class Controller:
-    """The power controller of one host."""
+    """The BMC of one host."""
 
     def __init__(self, name: str) -> None:
         self.system = f"uuid-{name}"
@@ -67,7 +59,7 @@ class Controller:
 
 
 class Power:
-    """All power controllers."""
+    """All BMCs."""
 
     def __init__(self) -> None:
         self.controllers: dict[str, Controller] = {}
@@ -89,7 +81,7 @@ class Power:
         off = off or controller.mode == "always-off"
         return PowerReading(state=PowerState.OFF if off else PowerState.ON, system_uuid=controller.system)
 
-    async def off(self, host: Hypervisor) -> None:
+    async def power_off(self, host: Hypervisor) -> None:
         controller = await self._reach(host)
         controller.offs.append(LoopClock().monotonic())
         if controller.mode == "refuses":
@@ -102,7 +94,7 @@ class Power:
     async def check(self, host: Hypervisor) -> str:
         return (await self._reach(host)).obstacle
 
-    async def on(self, host: Hypervisor) -> None:
+    async def power_on(self, host: Hypervisor) -> None:
         controller = await self._reach(host)
         controller.ons.append(LoopClock().monotonic())
         controller.on = True
@@ -239,6 +231,10 @@ class Site:
         record = MemberRecord(machine_id=machine, boot_id="b1", nonce=f"nonce-{name}", seq=1, guard=guard)
         await self.store.create(Membership(metadata=ObjectMeta(name=name), record=record))
         self.renew(name, renews)
+
+    async def hosts(self, *names: str, **each) -> None:
+        for name in names:
+            await self.host(name, **each)
 
     def renew(self, name: str, every_s: float = 1.0) -> None:
         """Let the host's daemon live."""
@@ -385,8 +381,7 @@ BEFORE_S = 20.0
 
 async def four_hosts(s: Site, *fencers: str, **last) -> None:
     """Hosts ``a`` to ``d``; ``last`` is of the last one."""
-    for name in ("a", "b", "c"):
-        await s.host(name)
+    await s.hosts("a", "b", "c")
     await s.host("d", **last)
     for name in fencers or ("a",):
         s.watch(name)

@@ -1,8 +1,8 @@
 """One writer per field, checked: each write is compared with what is kept, and with who may change that.
 
-Every kind declares its writers (``KindInfo.writers``, docs/concepts/security.md#table). ``WriterStore`` is put between
-a controller and its store in tests. It is a check, not a permission: it reads before it writes, and between processes
-it proves nothing.
+Every kind declares its writers (``KindInfo.writers``, docs/reference/permissions.md#table). ``WriterStore`` is put
+between a controller and its store in tests. It is a check, not a permission: it reads before it writes, and between
+processes it proves nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from outlive.base.errors import Forbidden, NotFound
-from outlive.resources import KINDS, ObjectRef, R, Resource
-from outlive.resources.writers import is_owned, table_refusal
-from outlive.store.contract import Change, Store
-from outlive.store.proxy import StoreProxy
-from outlive.store.selectors import Selector
+from outlive.base import Forbidden, NotFound
+from outlive.resources import KINDS, ObjectRef, R, Resource, is_owned, table_refusal
+from outlive.store import Change, Selector, Store, StoreProxy
 
 T = TypeVar("T")
 

@@ -1,14 +1,38 @@
-"""Random fleets for tests of failover: small enough for brute force, wild enough to break every rule."""
+"""Fleets as failover sees them, for its tests: VMs and slots by name, or random ones that break every rule."""
 
 from __future__ import annotations
 
-from outlive.base.random import Random
-from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.model import SlotView
-from outlive.failover.slotsets import bits
-from outlive.placement.vms import VmView
+from collections.abc import Iterable
+from typing import Any
+
+from outlive.base import Random
+from outlive.failover import ConflictIndex, SlotView, iter_bits
+from outlive.failover.planner import PlacementOffer, PlanInput
+from outlive.placement import VmView
 
 GIB = 2**30
+
+
+def vm(name: str, host: str, cores: int = 1, *, gib: int | None = None, **fields: Any) -> VmView:
+    """A VM of zone ``z`` with so many cores, and as many GiB unless said otherwise."""
+    size = {"cpu_milli": cores * 1000, "memory_bytes": (cores if gib is None else gib) * GIB}
+    return VmView(id=name, host=host, **{"zone": "z", "flavor": f"f{cores}", **size, **fields})
+
+
+def slot(
+    name: str, host: str, cores: int = 1, *, gib: int | None = None, ready: bool | None = None, **members: str
+) -> SlotView:
+    """A slot of the same sizes. ``members``: VM → its host."""
+    memory = (cores if gib is None else gib) * GIB
+    return SlotView(name=name, host=host, cpu_milli=cores * 1000, memory_bytes=memory, members=members, ready=ready)
+
+
+def plan_input(vms: list[VmView], on: Iterable[str], need: int | dict[str, int], **fields: Any) -> PlanInput:
+    """All of these VMs may have slots on all of these hosts, of which none is better than another."""
+    names = tuple(on)
+    offer = {"": PlacementOffer(hosts=names, scores=(1.0,) * len(names))}
+    required = need if isinstance(need, dict) else dict.fromkeys((one.id for one in vms), need)
+    return PlanInput(vms=tuple(vms), required=required, hosts=names, **{"reuse": offer, "new": offer, **fields})
 
 
 def hosts(count: int) -> list[str]:
@@ -56,4 +80,4 @@ def filled(random: Random, empty: list[SlotView], members: list[VmView], members
 
 def eligible_slots(index: ConflictIndex, vm: str) -> list[str]:
     """Every slot that the VM may join by the rules, in name order; size and readiness are not looked at."""
-    return sorted(index.slot_names[slot] for slot in bits(index.admissible(index.vm(vm))))
+    return sorted(index.slot_names[slot] for slot in iter_bits(index.admissible_slots(index.vm_number(vm))))

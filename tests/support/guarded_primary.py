@@ -9,17 +9,13 @@ import asyncio
 import sys
 from pathlib import Path
 
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SystemIds
+from outlive.base import SystemClock, SystemIds
 from outlive.drivers.links import KernelLinks
-from outlive.drivers.services.role_guard import RoleGuard
-from outlive.node.primary import Primary
-from outlive.node.primary_elector import PrimaryElector
-from outlive.node.role_addresses import RoleAddresses
-from outlive.resources import Cluster, ObjectMeta
-from outlive.resources.cluster import ClusterSpec
-from outlive.runtime.faults import FaultRecorder, FaultSet
-from outlive.store.memory import MemoryStore
+from outlive.drivers.services import RoleGuard
+from outlive.node import Primary, PrimaryElector, RoleAddresses
+from outlive.resources import Cluster, ClusterSpec, ObjectMeta
+from outlive.runtime import FaultRecorder, FaultSet
+from outlive.store import MemoryStore
 
 RENEW_S, SILENCE_S = 0.3, 2.0
 

@@ -22,7 +22,7 @@ from typing import Any
 
 T_S = 0.6
 W_S = 0.8
-WAIT_S = 10.0
+WAIT_S = 30.0
 """For whatever must happen in the end."""
 
 
@@ -226,7 +226,7 @@ class Guard(Connection):
 
 
 DAEMON = """
-import json, socket, sys, threading, time
+import contextlib, json, os, socket, sys, threading, time
 path, hog = sys.argv[1], sys.argv[2:] == ["hog"]
 guard = socket.socket(socket.AF_UNIX)
 guard.connect(path)
@@ -238,6 +238,8 @@ def beat():
     lines.readline()
     print(sent, flush=True)
 def beats():
+    with contextlib.suppress(OSError):  # however busy the machine is: it is late where the test has it be late
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     while True:
         beat()
         time.sleep(0.03)

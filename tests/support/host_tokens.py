@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from outlive.api.tokens import digest_of
-from outlive.base.clock import SystemClock
-from outlive.base.errors import Forbidden
-from outlive.base.random import Random
+from outlive.api import digest_of
+from outlive.base import Forbidden, Random, SystemClock
 from outlive.resources import MemberRecord, Membership, ObjectMeta, Resource, Token
-from outlive.store.http import HttpStore
+from outlive.store import HttpStore
 from tests.support.api import Api, api
 
 
@@ -50,7 +48,7 @@ async def joining(**token: Any) -> AsyncIterator[tuple[Api, Callable[..., Corout
 
 
 async def of(served: Api, token: str, kind: type[Resource], name: str) -> Resource:
-    """The object as whoever has the token reads it."""
+    """The object as the holder of the token reads it."""
     store = HttpStore(served.url, token, clock=SystemClock(), random=Random(1))
     try:
         return await store.get(kind, name, fresh=True)

@@ -99,8 +99,8 @@ class Host:
         return self.log.read_text() if self.log.exists() else ""
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The events of that name in its log."""
-        found = [json.loads(line) for line in self.logged().splitlines()]
+        """The events of that name in its log; a line that is being written is none yet."""
+        found = [json.loads(line) for line in self.logged().splitlines(keepends=True) if line.endswith("\n")]
         return [one for one in found if one["event"] == name]
 
     def signal(self, number: int) -> None:
@@ -114,7 +114,7 @@ class Host:
         return self.process.wait(LIMIT_S)
 
     def stop(self) -> int:
-        """In good order."""
+        """End cleanly."""
         self.signal(signal.SIGTERM)
         return self.ended()
 

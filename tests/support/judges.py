@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,10 +29,9 @@ from outlive.resources import (
     ReservationStatus,
     VirtualMachine,
 )
-from outlive.simulation.hypervisors import domain_of
-from outlive.simulation.stores import Author, WorldStore, _author
-from outlive.simulation.world import MakeStore
-from tests.support.loops import run
+from outlive.simulation import Author, MakeStore, WorldStore, domain_of
+from outlive.simulation.stores import _author
+from tests.support.loops import run, run_by
 from tests.support.virtual_hosts import GIB, Bench, author, small_vm
 
 _replace = msgspec.structs.replace
@@ -87,6 +87,15 @@ def judged(story: Any, make_store: MakeStore = WorldStore) -> list[str]:
     return run(reported())
 
 
+def finds(*codes: str, by: Callable[[Any], list[str]] = judged) -> Callable[[Any], Callable[..., None]]:
+    """Make a test of a story on a bench: the judges find just this."""
+
+    def check(story: Any) -> None:
+        assert by(story) == list(codes)
+
+    return run_by(check)
+
+
 def make_host(name: str, *instances: str, used: int = 0) -> Hypervisor:
     return Hypervisor(
         metadata=ObjectMeta(name=name),
@@ -119,7 +128,7 @@ def make_coverage(*slots: str) -> Coverage:
 def judged_at_rest(*objects: Any) -> list[str]:
     async def story(bench: Bench) -> None:
         bench.store.load(objects)
-        bench.judge.rest()
+        bench.judge.judge_rest()
 
     return judged(story)
 

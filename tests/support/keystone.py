@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import tempfile
@@ -20,6 +19,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from lab.processes import free_ports
 
 from tests.support.environments import environment, step
 
@@ -222,6 +223,4 @@ def running() -> Iterator[Keystone]:
 
 def free_port() -> int:
     """A port of this machine on which nobody listens now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    return free_ports(1)[0]

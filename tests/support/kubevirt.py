@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from lab.processes import until
 
-from outlive.api.tls import ServerTls, names_of
-from outlive.base.clock import SystemClock
+from outlive.api import ServerTls, names_of
+from outlive.base import SystemClock
 from tests.support.api_server import ApiRefusal, ApiServer
 
 TURN_S = 0.2
@@ -53,6 +53,8 @@ class Kubevirt:
         self._first_nodes: dict[str, str] = {}
         self.refusals: list[str] = []
         """Pods whose eviction was refused, in order."""
+        self.evacuated: dict[str, str] = {}
+        """Instances that were marked for evacuation, with the nodes that they are to leave."""
         self.errors: list[BaseException] = []
         self._tls = ServerTls(folder, names_of("127.0.0.1"), SystemClock())
         self._ends = threading.Event()
@@ -222,7 +224,7 @@ class Kubevirt:
         return str(made["metadata"]["name"])
 
     def _delete_pods(self, instance: dict[str, Any]) -> None:
-        """In good order: what runs on a dead node stays until somebody deletes it by force."""
+        """End cleanly: what runs on a dead node stays until somebody deletes it by force."""
         for one in self._pods_of(instance):
             if "deletionTimestamp" not in one["metadata"]:
                 with contextlib.suppress(ApiRefusal):
@@ -265,6 +267,7 @@ class Kubevirt:
         if instance["status"].get("nodeName") != pod["spec"].get("nodeName"):
             return "Eviction request for target Pod"
         node = pod["spec"]["nodeName"]
+        self.evacuated[instance["metadata"]["name"]] = node
         self._set_status(instance["metadata"]["name"], evacuationNodeName=node)
         return f"Eviction triggered evacuation of VMI {instance['metadata']['name']}"
 

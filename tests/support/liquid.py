@@ -1,4 +1,4 @@
-"""A LIQUID service over a real store, for tests. Batches are decided by whoever the test says."""
+"""A LIQUID service over a real store, for tests. The test decides batches."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SystemIds
-from outlive.base.random import Random
-from outlive.commitments.answers import Answered
-from outlive.commitments.batch import Batch
-from outlive.commitments.catalogue import Catalogue
-from outlive.commitments.liquid_metrics import LiquidMetrics
-from outlive.commitments.records import BY_PROJECT, InformedRecords, project_of
-from outlive.commitments.requests import Refusal
-from outlive.commitments.service import CommitmentService
-from outlive.commitments.settings import (
+from outlive.base import Random, SystemClock, SystemIds
+from outlive.commitments import (
+    BY_PROJECT,
     EVERY_GROUP,
+    Answered,
+    Batch,
+    BatchRefusal,
+    Catalogue,
+    CommitmentService,
     CommitmentSettings,
     GroupSettings,
+    InformedRecords,
+    LiquidMetrics,
     RamSettings,
     ResourceSettings,
+    project_of,
 )
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 from outlive.resources import (
+    Amounts,
     CommittedResource,
     Condition,
     FlavorCapacity,
@@ -38,12 +39,8 @@ from outlive.resources import (
     ObjectMeta,
     ProjectQuota,
 )
-from outlive.resources.amounts import Amounts
-from outlive.runtime.events import EventRecorder
-from outlive.runtime.informer import Informer
-from outlive.runtime.metrics import Metrics
-from outlive.store import Store
-from outlive.store.memory import MemoryStore
+from outlive.runtime import EventRecorder, Informer, Metrics
+from outlive.store import MemoryStore, Store
 
 GIB = 2**30
 EVERYTHING = GroupSettings(
@@ -62,11 +59,7 @@ def fixed_group(name: str = "s4") -> FlavorGroupSpec:
     """16 GiB for each core; the smallest flavor has 240 GiB."""
     flavors = (flavor(f"{name}_c120_m1920", 120, 1920), flavor(f"{name}_c15_m240", 15, 240))
     return FlavorGroupSpec(
-        group_name=name,
-        flavors=flavors,
-        largest_flavor=flavors[0],
-        smallest_flavor=flavors[1],
-        ram_core_ratio=16384,
+        group_name=name, flavors=flavors, largest_flavor=flavors[0], smallest_flavor=flavors[1], ram_core_ratio=16384
     )
 
 
@@ -109,7 +102,7 @@ def amounts(*, cores: int, gib: int) -> Amounts:
 class Decider:
     """Decides batches as the test says, and remembers them."""
 
-    answers: list[Refusal | Exception | None] = field(default_factory=list)
+    answers: list[BatchRefusal | Exception | None] = field(default_factory=list)
     """One for each batch; afterwards all are accepted."""
     gate: asyncio.Event | None = None
     """A batch is decided once this is set."""
@@ -123,7 +116,9 @@ class Decider:
     async def recall(self, request_id: str, digest: str) -> Answered | None:
         return None
 
-    async def change(self, batch: Batch, *, request_id: str, requested_by: str, digest: str = "") -> Refusal | None:
+    async def change(
+        self, batch: Batch, *, request_id: str, requested_by: str, digest: str = ""
+    ) -> BatchRefusal | None:
         self.batches.append((batch, request_id, requested_by))
         self.digests.append(digest)
         self.began.set()
@@ -142,7 +137,7 @@ class Decider:
         finally:
             self.at_once -= 1
 
-    async def dry_run(self, batch: Batch, *, request_id: str) -> Refusal | None:
+    async def dry_run(self, batch: Batch, *, request_id: str) -> BatchRefusal | None:
         return await self.change(batch, request_id=request_id, requested_by="")
 
 

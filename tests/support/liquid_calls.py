@@ -8,16 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from outlive.api.auth import KeystoneAccess, Role
-from outlive.commitments.settings import CommitmentSettings
+from outlive.api import KeystoneAccess, Role
+from outlive.commitments import CommitmentSettings
 from tests.support.api import Api, api
-from tests.support.liquid import (
-    EVERYTHING,
-    LiquidWorld,
-    fixed_group,
-    liquid,
-    variable_group,
-)
+from tests.support.liquid import EVERYTHING, LiquidWorld, fixed_group, liquid, variable_group
 from tests.support.loops import run_real
 
 BASE = "/commitments/v1"

@@ -12,9 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from outlive.failover.breaches import Breach
-from outlive.failover.model import SlotView
-from outlive.failover.topology import HOSTS_ALONE, Topology
+from outlive.failover import HOSTS_ALONE, Breach, SlotView, Topology
 
 
 def with_hosts(
@@ -32,7 +30,7 @@ def with_hosts(
             yield breach
             continue
         involved = {at[vm] for vm in (breach.vm, *breach.others) if vm in at} | {on[slot] for slot in breach.slots}
-        hosts = sorted(host for host in involved if topology.unit(host) == breach.host)
+        hosts = sorted(host for host in involved if topology.unit_of_host(host) == breach.host)
         yield msgspec.structs.replace(breach, hosts=tuple(hosts))
 
 
@@ -44,7 +42,7 @@ class DependencyGraph:
     """
 
     def __init__(self, *, topology: Topology = HOSTS_ALONE) -> None:
-        self._unit = topology.unit
+        self._unit = topology.unit_of_host
         self.vm_slots: dict[str, set[str]] = {}
         self.vm_host: dict[str, str] = {}
         self.vm_slot_hosts: dict[str, Counter[str]] = {}
@@ -53,11 +51,7 @@ class DependencyGraph:
 
     @classmethod
     def build(
-        cls,
-        slots: Iterable[SlotView],
-        *,
-        locations: Mapping[str, str] | None = None,
-        topology: Topology = HOSTS_ALONE,
+        cls, slots: Iterable[SlotView], *, locations: Mapping[str, str] | None = None, topology: Topology = HOSTS_ALONE
     ) -> DependencyGraph:
         """The graph of these slots.
 

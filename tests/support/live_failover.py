@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from outlive.placement.vms import VMSource
-from outlive.runtime.manager import Manager
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.placement import VMSource
+from outlive.runtime import Manager, OrderedTaskGroup
 from tests.support.failover import Cloud
 
 
@@ -44,9 +43,15 @@ async def started(cloud: LiveCloud, hosts: int = 6) -> None:
 
 
 @asynccontextmanager
-async def live(config: Any = None, settings: Any = None, *, source: VMSource | None = None) -> AsyncIterator[LiveCloud]:
-    """Six hosts and everything running; the first cycle is over."""
+async def live(
+    config: Any = None, settings: Any = None, *, source: VMSource | None = None, vms: Mapping[str, str] | None = None
+) -> AsyncIterator[LiveCloud]:
+    """Six hosts with these VMs and everything running; the first cycle is over, and upkeep has answered the VMs."""
     cloud = LiveCloud(config, settings, source=source)
     async with cloud.running():
         await started(cloud)
+        for name, host in (vms or {}).items():
+            await cloud.vm(name, host)
+        if vms:
+            await cloud.settle()
         yield cloud

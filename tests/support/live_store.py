@@ -21,30 +21,32 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from outlive.base.clock import Clock, Instant
-from outlive.base.errors import NotFound, OutliveError, Unavailable, Unknown
-from outlive.base.ids import Ids
-from outlive.resources import KINDS, ObjectRef, R, Resource
-from outlive.resources.codec import encode
-from outlive.simulation.expectations import Moment
-from outlive.simulation.process import go
-from outlive.simulation.refusals import Refusal
-from outlive.simulation.scenario import Scenario
-from outlive.simulation.states import differences
-from outlive.simulation.stores import Author, Refused, WorldStore, Wrote, author_now, authored
-from outlive.simulation.story import LOOK_S, Ended, Story
-from outlive.store import Store, rules
-from outlive.store.contract import Change, Delete, Page, Upsert
-from outlive.store.local import Judge
-from outlive.store.selectors import Selector
-from outlive.store.tables import Batch, Write
+from outlive.base import Clock, Ids, Instant, NotFound, OutliveError, Unavailable, Unknown
+from outlive.resources import KINDS, ObjectRef, R, Resource, encode
+from outlive.simulation import (
+    LOOK_S,
+    Author,
+    Moment,
+    PlayedStory,
+    Refused,
+    Scenario,
+    Story,
+    WorldStore,
+    WriteRefusal,
+    Wrote,
+    current_author,
+    find_differences,
+    go,
+    set_author,
+)
+from outlive.store import Change, Delete, Judge, Page, Selector, Store, Upsert, Write, WriteBatch, rules
 from tests.support.accelerated import outside
 
 T = TypeVar("T")
 
 
 class Connection:
-    """The real store as one process reaches it: ``Store``. What was sent goes on without whoever sent it."""
+    """The real store as one process reaches it: ``Store``. What was sent goes on without its sender."""
 
     embedded: bool = False
     """As the memory store of a simulation, it stands for one that is away only when all of it is."""
@@ -137,12 +139,12 @@ class Connection:
         return await self._sent(sent)
 
     async def close(self) -> None:
-        """Whoever made the connection closes it."""
+        """The caller that made the connection closes it."""
 
     async def _sent(self, call: Callable[[], Awaitable[T]]) -> T:
         """The answer to what is sent in a task of its own, which ends with its sender or without."""
 
-        async def under_way() -> T:
+        async def explain_unfinished() -> T:
             try:
                 with outside():
                     return await call()
@@ -150,7 +152,7 @@ class Connection:
                 self._kept.failed_s = asyncio.get_running_loop().time()
                 raise
 
-        return await asyncio.shield(go(under_way(), name="live-store"))
+        return await asyncio.shield(go(explain_unfinished(), name="live-store"))
 
     async def _write(self, obj: R, base: R | None, call: Callable[[], Awaitable[R]]) -> R:
         async def sent() -> R:
@@ -204,7 +206,7 @@ NOBODY: Final = Author("nobody here", "", ())
 
 
 class LiveStore(WorldStore):
-    """See the module. Whoever made ``connect`` closes what it made, after the world has stopped."""
+    """See the module. The maker of ``connect`` closes what it made, after the world has stopped."""
 
     def __init__(self, clock: Clock, ids: Ids, wrote: Wrote, refused: Refused, *, connect: Connect) -> None:
         super().__init__(clock, ids, wrote, refused)
@@ -224,7 +226,7 @@ class LiveStore(WorldStore):
         """Whether a call could not reach it a moment ago, by itself and not by what happens to the way there."""
         return asyncio.get_running_loop().time() - self.failed_s < FAILING_S
 
-    def reached_by(self, process: str) -> Connection:
+    def way_end(self, process: str) -> Connection:
         """A connection for a process."""
         return Connection(self, self._connect())
 
@@ -233,14 +235,14 @@ class LiveStore(WorldStore):
         with outside():
             self.load([await _put(self._operator.inner, one) for one in objects])
         for kind_name, table in self._tables:
-            for key, _ in table.snapshot():
+            for key, _ in table.list_all():
                 self._remember(self._decoded[(kind_name, key)])
 
     async def astray(self) -> list[str]:
         """Objects that the store does not have as it answered that it has them."""
         found: list[str] = []
         for kind, table in self._tables:
-            for key, _ in table.snapshot():
+            for key, _ in table.list_all():
                 noted = self._decoded[(kind, key)]
                 meta = noted.metadata
                 try:
@@ -301,7 +303,7 @@ class LiveStore(WorldStore):
         """``Forbidden`` where the server would refuse the write, which is asked before it is sent. What does not fit
         the copy is the real store's to refuse."""
         try:
-            write = judge(self._batch())
+            write = judge(self._make_batch())
         except OutliveError:
             return
         self._permit(write)
@@ -316,7 +318,7 @@ class LiveStore(WorldStore):
         try:
             yield
         except Unknown:
-            self._unanswered[(kind, key)] = author_now()
+            self._unanswered[(kind, key)] = current_author()
             raise
         finally:
             self._under_way.remove(one)
@@ -346,7 +348,7 @@ class LiveStore(WorldStore):
         while not self._knows(obj) and await self._settled(*place):
             pass
         if not self._knows(obj):
-            with authored(self._unanswered.pop(place, NOBODY)):
+            with set_author(self._unanswered.pop(place, NOBODY)):
                 self._tell(obj, self.look_at(obj), obj)
         return obj
 
@@ -380,14 +382,14 @@ class LiveStore(WorldStore):
         write = Write(type(named), key, before, after, raw, named)
         late = after is not None and self._knows(after)
         self._remember(named)
-        if author_now() is NOBODY:
-            self._refused(write, NOBODY, Refusal(f"is not to write {named.kind()}/{key}", by_facts=False))
+        if current_author() is NOBODY:
+            self._refused(write, NOBODY, WriteRefusal(f"is not to write {named.kind()}/{key}", by_facts=False))
         if late:
-            self._wrote(write, author_now())
+            self._wrote(write, current_author())
             return
         if after is None:
             self._gone[named.metadata.uid] = None
-        batch = Batch(self._tables)
+        batch = WriteBatch(self._tables)
         batch.add(write)
         self._count(batch)
 
@@ -426,15 +428,15 @@ class LiveStory(Story):
         self.tolerance_s = tolerance_s
         self._looks: list[asyncio.Task[None]] = []
 
-    def _look_at(self, moment: Moment) -> None:
+    def _check_moment(self, moment: Moment) -> None:
         self._looks.append(asyncio.ensure_future(self._look_again(moment)))
 
     async def _look_again(self, moment: Moment) -> None:
-        while (found := differences(self.world, moment)) and self.now_s < moment.at + self.tolerance_s:
+        while (found := find_differences(self.world, moment)) and self.now_s < moment.at + self.tolerance_s:
             await self.world.clock.sleep(LOOK_S)
         self.failed += [f"at {moment.at:g} s: {text}" for text in found]
 
-    async def _end(self) -> Ended:
+    async def _end(self) -> PlayedStory:
         await asyncio.gather(*self._looks)
         assert isinstance(self.world.store, LiveStore)
         self.failed += await self.world.store.astray()

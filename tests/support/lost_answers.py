@@ -5,8 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 
-from outlive.store.http_answers import lost
-from outlive.store.http_session import HttpSession
+from outlive.store import HttpSession, connection_error
 
 
 class LostAnswers(HttpSession):
@@ -20,5 +19,5 @@ class LostAnswers(HttpSession):
         answer = await super().call(method, url, headers, body, tls)
         if method != "GET" and self.losing > 0:
             self.losing -= 1
-            raise lost(ConnectionResetError("the answer was lost"), self._base, writing=True)
+            raise connection_error(ConnectionResetError("the answer was lost"), self._base, writing=True)
         return answer

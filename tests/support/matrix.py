@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from outlive.api.auth import HOSTS, Role
-from outlive.node.primary_elector import ROLE
+from outlive.api import HOSTS, Role
+from outlive.node import ROLE
 from outlive.resources import (
     HOST_LABEL,
     SHARES_LABEL,
@@ -28,7 +28,7 @@ from outlive.resources import (
     VirtualMachine,
     VirtualMachineStatus,
 )
-from outlive.runtime.faults import REPORTER_LABEL, fault_name
+from outlive.runtime import REPORTER_LABEL, fault_name
 
 NAME = "kvm-1"
 """Of every object: that of the host whose token is tried, where it is one of a host."""

@@ -9,30 +9,20 @@ from typing import Any, NamedTuple, cast
 
 from prometheus_client.core import Metric
 
-from outlive.api.app import ApiDeps, create_app
-from outlive.api.auth import Tokens
-from outlive.api.lifetimes import ExpiryGauges
-from outlive.base.clock import Instant, LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.commitments.ports import CommitmentSource, ProjectSource
-from outlive.failover.ports import Inline
-from outlive.failover.report.metrics import host_metrics, reservation_metrics
-from outlive.inventory.ports import InventorySource
-from outlive.network.pod_reports import PodReports
-from outlive.network.ports import NorthboundDb, SouthboundDb
+from outlive.api import ApiDeps, ExpiryGauges, Tokens, create_app
+from outlive.base import Instant, LoopClock, Random, SeededIds
+from outlive.commitments import CommitmentSource, ProjectSource
+from outlive.failover import Inline
+from outlive.failover.report import host_metrics, reservation_metrics
+from outlive.inventory import InventorySource
+from outlive.network import NorthboundDb, PodReports, SouthboundDb
 from outlive.node import storage_statistics
-from outlive.node.vm.context import NodeSettings
-from outlive.recovery.cluster_gauges import ClusterFigures, cluster_metrics
-from outlive.roles.node import NodePorts, NodeRole
-from outlive.roles.settings import SECTIONS, role_settings
-from outlive.roles.up import Limes, NetworkDatabases, Ports, UpRole
-from outlive.runtime.backups import BackupKeeper, BackupSettings
-from outlive.runtime.cluster_verbs import ClusterEvents
-from outlive.runtime.metrics import Metrics
-from outlive.runtime.notifier import NotifierPorts
-from outlive.storage.metrics import PREFIX, AgentMetrics
-from outlive.store.memory import MemoryStore
+from outlive.node.vm import NodeSettings
+from outlive.recovery import ClusterFigures, cluster_metrics
+from outlive.roles import SECTIONS, Limes, NetworkDatabases, NodePorts, NodeRole, Ports, UpRole, role_settings
+from outlive.runtime import BackupKeeper, BackupSettings, ClusterEvents, Metrics, NotifierPorts
+from outlive.storage import PREFIX, AgentMetrics
+from outlive.store import MemoryStore
 from tests.support.loops import run
 
 NOBODY = cast("Any", SimpleNamespace(name="nobody"))
@@ -120,13 +110,13 @@ def _daemon_rows() -> list[MetricRow]:
     store = MemoryStore(clock, ids)
     ports = NodePorts(NOBODY, SimpleNamespace(boot_id=lambda: "b", machine_id=lambda: "m"), NOBODY, NOBODY, NOBODY)  # type: ignore[arg-type]
     role = NodeRole(store, store, NodeSettings(), ports, host="page", clock=clock, random=random, ids=ids)
-    role._fencer()
+    role._build_fencer()
     return list(_rows(role.metrics))
 
 
 def _agent_rows() -> list[MetricRow]:
     metrics = AgentMetrics(lambda: None)
-    return list(_rows(metrics._metrics, metrics._ages(), PREFIX))
+    return list(_rows(metrics._metrics, metrics._collect_ages(), PREFIX))
 
 
 async def _all() -> dict[str, list[MetricRow]]:
@@ -150,15 +140,15 @@ def metric_names() -> set[str]:
 
 
 def metrics_text() -> str:
-    """All tables, as Markdown."""
-    return "\n".join(part for title, rows in _found().items() for part in ("", f"## {title}", "", *_table(rows))) + "\n"
+    """All metrics by process, as Markdown."""
+    parts = (f"\n## {title}\n\n{''.join(_lines(rows))}" for title, rows in _found().items())
+    return "".join(parts)
 
 
-def _table(rows: Iterable[MetricRow]) -> Iterator[str]:
-    yield "| metric | type | labels | meaning |"
-    yield "|---|---|---|---|"
+def _lines(rows: Iterable[MetricRow]) -> Iterator[str]:
     for row in sorted(set(rows)):
         name = f"{row.name}_total" if row.kind == "counter" else row.name
-        labels = ", ".join(f"`{label}`" for label in row.labels)
-        meaning = " ".join(row.meaning.split()).replace("|", "\\|")
-        yield f"| `{name}` | {row.kind} | {labels} | {meaning} |"
+        labels = f"{{{','.join(row.labels)}}}" if row.labels else ""
+        kind = " (histogram)" if row.kind == "histogram" else ""
+        meaning = " ".join(row.meaning.split()).replace(", seconds since 1970", "")
+        yield f"- `{name}{labels}`{kind}: {meaning}\n"

@@ -10,11 +10,9 @@ from typing import Any
 
 import msgspec
 
-from outlive.base.clock import LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.failover.ports import Inline
-from outlive.network.operations import PORTS, Columns, Op
+from outlive.base import LoopClock, Random, SeededIds
+from outlive.failover import Inline
+from outlive.network import PORTS, Columns, Op
 from outlive.resources import (
     Assigned,
     Event,
@@ -24,20 +22,20 @@ from outlive.resources import (
     Migration,
     ObjectMeta,
     Resource,
+    Subnet,
     VirtualMachine,
     VirtualMachinePort,
+    VirtualMachinePortSpec,
     VirtualMachinePortStatus,
     VirtualMachineSpec,
     VirtualMachineStatus,
     VirtualNetwork,
-    condition,
+    VirtualNetworkSpec,
+    find_condition,
 )
-from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
-from outlive.roles.settings import RoleSettings
-from outlive.roles.up import NetworkDatabases, Ports, UpRole
+from outlive.roles import NetworkDatabases, Ports, RoleSettings, UpRole
 from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn, SimulatedSouthbound
-from outlive.store import list_all
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore, list_all
 from tests.support.loops import run
 from tests.support.northbound import NEW
 
@@ -128,7 +126,7 @@ class Cloud:
 
     async def programmed(self, vm: str) -> str:
         """Why its first port is not in OVN; empty: it is."""
-        found = condition((await self.port_of(vm)).status.conditions, "Programmed")
+        found = find_condition((await self.port_of(vm)).status.conditions, "Programmed")
         return "nobody has looked at it" if found is None else found.reason if found.status != "True" else ""
 
     def row(self, name: str) -> Columns | None:

@@ -9,16 +9,15 @@ from typing import Any
 
 import msgspec
 
-from outlive.base.clock import LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.network.operations import PORTS, Columns, upsert
+from outlive.base import LoopClock, Random, SeededIds
+from outlive.network import PORTS, Columns, upsert
 from outlive.resources import (
     Assigned,
     Hypervisor,
     HypervisorSpec,
     ObjectMeta,
     ObjectRef,
+    Subnet,
     VirtualMachine,
     VirtualMachinePort,
     VirtualMachinePortSpec,
@@ -26,16 +25,12 @@ from outlive.resources import (
     VirtualMachineStatus,
     VirtualNetwork,
     VirtualNetworkSpec,
-    condition,
+    find_condition,
 )
-from outlive.resources.networks import Subnet
-from outlive.roles.up import NetworkDatabases
-from outlive.runtime.virtual import run_virtual
-from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn, SimulatedSouthbound
-from outlive.simulation.network.second import LoneNetworkController
-from outlive.store import compare_and_swap
-from outlive.store.access import Half
-from outlive.store.memory import MemoryStore
+from outlive.roles import NetworkDatabases
+from outlive.runtime import run_virtual
+from outlive.simulation.network import LoneNetworkController, SimulatedNorthbound, SimulatedOvn, SimulatedSouthbound
+from outlive.store import Half, MemoryStore, compare_and_swap
 
 SETTLE_S = 10.0
 """After so long the controller has done what a change asks for."""
@@ -152,7 +147,7 @@ class Controlled:
 
     async def problem_of(self, kind: Any, name: str) -> str:
         """Why it is not programmed: a code; empty: it is."""
-        found = condition((await self.store.get(kind, name)).status.conditions, "Programmed")
+        found = find_condition((await self.store.get(kind, name)).status.conditions, "Programmed")
         return found.reason if found is not None and found.status == "False" else ""
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNET = 0x4000_0000
+LEASE_S = 30
+"""How long a guest asks for an address."""
 
 
 def command(*argv: str, limit_s: float = 10.0) -> str:
@@ -71,13 +73,14 @@ class NetworkHosts:
         """The address that dhclient gets; it is put on the interface, with a default route."""
         config, leases, pid = folder / f"{guest}.conf", folder / f"{guest}.leases", folder / f"{guest}.pid"
         config.write_text(
-            "timeout 6;\nretry 1;\ninitial-interval 1;\n" + (f'send host-name "{hostname}";\n' * bool(hostname))
+            f"timeout {LEASE_S};\nretry 1;\ninitial-interval 1;\nbackoff-cutoff 2;\n"
+            + (f'send host-name "{hostname}";\n' * bool(hostname))
         )
         leases.write_text("")
         try:
             self.run(
                 guest, "dhclient", "-1", "-4", "-cf", str(config), "-sf", "/bin/true", "-lf", str(leases),
-                "-pf", str(pid), "eth0",
+                "-pf", str(pid), "eth0", limit_s=LEASE_S + 10.0,
             )  # fmt: skip
         finally:
             with contextlib.suppress(OSError, ValueError):
@@ -94,12 +97,12 @@ class NetworkHosts:
     def lease6(self, guest: str, folder: Path, *, hostname: str) -> tuple[str, str]:
         """The IPv6 address that dhclient gets, and the DUID of the server; a lease from before is asked for again."""
         config, leases, pid = folder / f"{guest}.conf6", folder / f"{guest}.leases6", folder / f"{guest}.pid6"
-        config.write_text(f'timeout 6;\nsend fqdn.fqdn "{hostname}.";\nsend fqdn.server-update on;\n')
+        config.write_text(f'timeout {LEASE_S};\nsend fqdn.fqdn "{hostname}.";\nsend fqdn.server-update on;\n')
         leases.touch()
         try:
             self.run(
                 guest, "dhclient", "-1", "-6", "-cf", str(config), "-sf", "/bin/true", "-lf", str(leases),
-                "-pf", str(pid), "eth0",
+                "-pf", str(pid), "eth0", limit_s=LEASE_S + 10.0,
             )  # fmt: skip
         finally:
             with contextlib.suppress(OSError, ValueError):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from outlive.network.operations import PORTS, Columns, upsert
-from outlive.resources.networks import PortMode, Subnet
-from outlive.runtime.virtual import run_virtual
-from outlive.simulation.network.fabric import Fabric
-from outlive.simulation.spec import HostSpec, NetworkEntry, VmSpec, WorldSpec
-from outlive.simulation.world import World
+from outlive.network import PORTS, Columns, upsert
+from outlive.resources import PortMode, Subnet
+from outlive.runtime import run_virtual
+from outlive.simulation import HostSpec, NetworkEntry, VmSpec, World, WorldSpec
+from outlive.simulation.network import Fabric
 
 T = TypeVar("T")
 NETWORKS = {
@@ -70,7 +69,7 @@ def fabric_of(world: World) -> Fabric:
 
 def answers(world: World, vm: str = "vm-1") -> list[str]:
     """Hosts where it answers at its addresses."""
-    return [host for host in world.running(vm) if world.truth.answers(host, vm)]
+    return [host for host in world.running_hosts(vm) if world.truth.is_answering(host, vm)]
 
 
 def port_row(world: World, name: str) -> Columns:

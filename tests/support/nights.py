@@ -7,13 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from outlive.resources import Resource
-from outlive.resources.memberships import RenewalSight
-from outlive.resources.state import DUMPED, State, encode_state
-from outlive.runtime.units import Duration
-from outlive.simulation.expectations import Expectations
-from outlive.simulation.scenario import read_scenario
-from outlive.simulation.story import Ended, Story
+from outlive.resources import DUMPED, RenewalSight, Resource, State, encode_state
+from outlive.runtime import Duration
+from outlive.simulation import Expectations, PlayedStory, Story, read_scenario
 from tests.support.loops import run
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
@@ -25,9 +21,9 @@ class _Interrupted(Story):
     found: tuple[Resource, ...] = ()
     sight: RenewalSight | None = None
 
-    async def _end(self) -> Ended:
-        self.found = tuple(one for kind in DUMPED for one in self.world.store.all_of(kind))
-        self.sight = await self.world.sight()
+    async def _end(self) -> PlayedStory:
+        self.found = tuple(one for kind in DUMPED for one in self.world.store.list_all(kind))
+        self.sight = await self.world.read_sight()
         return await super()._end()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from outlive.node.decisions import DECISIONS
-from outlive.recovery.without_slot import FENCE_RECOVER
-from outlive.runtime.decisions import DecisionTable
+from outlive.node import DECISIONS
+from outlive.recovery import FENCE_RECOVER
+from outlive.runtime import DecisionTable
 
 TABLE: Final = DecisionTable((*DECISIONS, FENCE_RECOVER))
 

@@ -7,11 +7,19 @@ from typing import Any, Literal
 
 import msgspec
 
-from outlive.node.membership.pause import waits_for
-from outlive.resources import Assigned, Cluster, Fault, Hypervisor, MemberRecord, Membership, Proof, VirtualMachine
-from outlive.resources.vms import VirtualMachineStatus
-from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
-from outlive.simulation.world import World
+from outlive.node.membership import waits_for
+from outlive.resources import (
+    Assigned,
+    Cluster,
+    Fault,
+    Hypervisor,
+    MemberRecord,
+    Membership,
+    Proof,
+    VirtualMachine,
+    VirtualMachineStatus,
+)
+from outlive.simulation import HostSpec, VmSpec, World, WorldSpec
 from tests.support.loops import run
 
 STARTED_S = 10.0
@@ -91,7 +99,7 @@ def host_of(world: World, host: str = "kvm-1") -> Hypervisor:
 
 def faults(world: World) -> set[str]:
     """Names of faults that are not over."""
-    return {one.name for one in world.store.all_of(Fault) if not one.ended}
+    return {one.name for one in world.store.list_all(Fault) if not one.ended}
 
 
 async def condemn(world: World, host: str = "kvm-1", *, dead: str = "") -> None:
@@ -148,6 +156,6 @@ def cluster_of(world: World) -> Cluster:
 def waits(world: World) -> tuple[str, ...]:
     """Hosts that the paused cluster waits for."""
     cluster = cluster_of(world)
-    members = {one.name: one.record for one in world.store.all_of(Membership)}
-    hosts = [one.name for one in world.store.all_of(Hypervisor)]
+    members = {one.name: one.record for one in world.store.list_all(Membership)}
+    hosts = [one.name for one in world.store.list_all(Hypervisor)]
     return waits_for(cluster, members, hosts) if cluster.paused else ()

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from outlive.base.clock import Clock
-from outlive.base.random import Random
-from outlive.network.conflicts import find_conflicts
-from outlive.network.names import CLUSTER_ROUTER
-from outlive.network.operations import PORTS, ROUTER_PORTS, ROUTERS, SWITCHES, Columns, Rows
-from outlive.network.ports import Plan, Receipt, Scope
+from outlive.base import Clock, Random
+from outlive.network import (
+    CLUSTER_ROUTER,
+    PORTS,
+    ROUTER_PORTS,
+    ROUTERS,
+    SWITCHES,
+    Columns,
+    Plan,
+    Receipt,
+    Rows,
+    Scope,
+    find_conflicts,
+)
 from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn
 
 NEW, OLD = "25.03.1-20.41.0-77.6", "23.03.1-20.27.0-70.6"

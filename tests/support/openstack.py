@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from outlive.base.errors import NotFound
-from outlive.drivers.openstack.session import OpenStackSession
-from outlive.inventory.settings import OpenStackSettings
-from outlive.runtime.units import Duration
+from outlive.base import NotFound
+from outlive.drivers.openstack import OpenStackSession
+from outlive.inventory import OpenStackSettings
+from outlive.runtime import Duration
 
 
 def settings(**given: Any) -> OpenStackSettings:
@@ -22,12 +22,12 @@ def settings(**given: Any) -> OpenStackSettings:
 class _Login:
     number = 1
 
-    def token(self) -> str:
+    def get_token(self) -> str:
         return f"token-{self.number}"
 
     def renew(self, refused: str) -> str:
-        self.number += refused == self.token()
-        return self.token()
+        self.number += refused == self.get_token()
+        return self.get_token()
 
     def tls(self) -> ssl.SSLContext | bool:
         return True
@@ -41,7 +41,7 @@ class DirectSession(OpenStackSession):
         self._endpoints_named = endpoints
         self._login = _Login()  # type: ignore[assignment]
 
-    async def endpoint(self, service: str, *, interface: str = "", version: str = "") -> str:
+    async def get_endpoint(self, service: str, *, interface: str = "", version: str = "") -> str:
         """The one that the test names."""
         if service not in self._endpoints_named:
             raise NotFound(f"the catalogue has no {interface} endpoint of {service}")

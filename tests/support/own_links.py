@@ -11,23 +11,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import Unavailable
-from outlive.base.ids import SystemIds
-from outlive.base.random import Random
-from outlive.drivers.links import KernelLinks
-from outlive.drivers.links.netlink import Netlink
+from outlive.base import Random, SystemClock, SystemIds, Unavailable
+from outlive.drivers.links import KernelLinks, Netlink
 from outlive.node.links import LinkMemoryKeeper, LinkReconciler, LinkSettings
 from outlive.node.ports import LinkNotes, LinkOp
-from outlive.resources import Cluster, R, VirtualNetwork
-from outlive.resources.codec import convert
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.faults import FaultRecorder, FaultSet
-from outlive.runtime.informer import Informer
-from outlive.runtime.units import Duration
-from outlive.store import Change, Selector, Store
-from outlive.store.memory import MemoryStore
-from outlive.store.proxy import StoreProxy
+from outlive.resources import Cluster, R, VirtualNetwork, convert
+from outlive.runtime import DecisionLog, Duration, FaultRecorder, FaultSet, Informer
+from outlive.store import Change, MemoryStore, Selector, Store, StoreProxy
 from tests.support.link_namespaces import cable, inside, namespaces
 
 T = TypeVar("T")

@@ -6,12 +6,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from outlive.base.random import Random
-from outlive.placement.fleet import Fleet
-from outlive.placement.request import SILENT, Destination, InstanceGroup, Intent, Options, PlacementRequest
-from outlive.placement.settings import PlacementSettings
-from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Hypervisor, Reservation
-from outlive.resources.codec import convert
+from outlive.base import Random
+from outlive.placement import (
+    SILENT,
+    Destination,
+    Fleet,
+    InstanceGroup,
+    Intent,
+    PlacementOptions,
+    PlacementRequest,
+    PlacementSettings,
+)
+from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Hypervisor, Reservation, convert
 
 GIB = 2**30
 API = {"apiVersion": "outlive.dev/v1alpha1"}
@@ -284,14 +290,16 @@ def random_request(random: Random, *, pipeline: str, intent: Intent | None = Non
         "weights": tuple(random.uniform(-3, 3) for _ in named) if named and random.random() < 0.5 else (),
         "options": random.choice(
             [
-                Options(),
+                PlacementOptions(),
                 SILENT,
-                Options(assume_empty_hosts=True),
-                Options(lock_reservations=True),
-                Options(ignored_reservation_types=(FAILOVER, IN_FLIGHT)),
-                Options(max_candidates=2),
-                Options(read_only=True, skip_history=True, skip_inflight=True, skip_committed_resource_tracking=True),
-                Options(read_only=True),
+                PlacementOptions(assume_empty_hosts=True),
+                PlacementOptions(lock_reservations=True),
+                PlacementOptions(ignored_reservation_types=(FAILOVER, IN_FLIGHT)),
+                PlacementOptions(max_candidates=2),
+                PlacementOptions(
+                    read_only=True, skip_history=True, skip_inflight=True, skip_committed_resource_tracking=True
+                ),
+                PlacementOptions(read_only=True),
             ]
         ),
     }
@@ -310,3 +318,47 @@ def random_request(random: Random, *, pipeline: str, intent: Intent | None = Non
             max_server_per_host=random.randint(1, 2),
         )
     return replace(made, **changes)
+
+
+def wrapped(data: Any) -> dict[str, Any]:
+    """An object as Nova sends it."""
+    return {
+        "nova_object.name": "X",
+        "nova_object.version": "1.0",
+        "nova_object.data": data,
+        "nova_object.changes": ["a"],
+    }
+
+
+def nova_body(**changes: Any) -> dict[str, Any]:
+    """What Nova sends to have hosts ranked for a VM."""
+    spec = {
+        "instance_uuid": "vm-1",
+        "project_id": "p",
+        "num_instances": 1,
+        "scheduler_hints": {"_nova_check_type": ["evacuate"], "domain_name": ["acme"], "odd": 3},
+        "ignore_hosts": ["h9"],
+        "force_hosts": None,
+        "flavor": wrapped(
+            {"name": "m", "vcpus": 4, "memory_mb": 16384, "extra_specs": {"capabilities:hypervisor_type": "QEMU"}}
+        ),
+        "image": wrapped({"properties": wrapped({"img_hv_type": "kvm", "size": 3})}),
+        "instance_group": wrapped(
+            {"policy": "anti-affinity", "members": ["m"], "_rules": {"max_server_per_host": "2"}}
+        ),
+        "requested_destination": None,
+        "numa_topology": wrapped({"cells": [wrapped({})]}),
+        "something_new": {"x": 1},
+    }
+    spec.update(changes.pop("spec", {}))
+    return {
+        "spec": wrapped(spec),
+        "context": {"request_id": "req-1", "global_request_id": None, "roles": None},
+        "hosts": [
+            {"host": "h1", "hypervisor_hostname": "h1"},
+            {"host": "h2"},
+            {"host": "h1", "hypervisor_hostname": "n2"},
+        ],
+        "weights": {"h1": 1.5, "h2": -3},
+        **changes,
+    }

@@ -13,42 +13,51 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 import numpy as np
 
-from outlive.base.hashes import stable_hash
-from outlive.placement import weighers
-from outlive.placement.engine import STEP_ERRORS, Engine
-from outlive.placement.filters.capacity import EnoughCapacity, vm_amounts
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import BoundFilter, BoundWeigher
-from outlive.placement.ranking import _FIRST, _SECOND, _STEP, KEY_BITS, squash
-from outlive.placement.records import (
+from outlive.base import stable_hash
+from outlive.placement import (
+    AMOUNT_LIMIT,
+    GROUP_HINT,
     HOST_UTILIZATION,
+    KEY_BITS,
+    MIB,
     PROJECT_NOISINESS,
-    HostContention,
-    HostUtilization,
-    ProjectNoisiness,
-)
-from outlive.placement.request import GROUP_HINT, InstanceGroup, Intent, PlacementRequest
-from outlive.placement.reservations import AMOUNT_LIMIT, CapacityQuery, blocked_hosts, has_landed, is_ready, unused
-from outlive.placement.settings import MIB
-from outlive.placement.steps import Run, Weigher
-from outlive.placement.vmware import (
+    STEP_ERRORS,
     AvoidLongTermContention,
     AvoidShortTermContention,
-    ContentionParams,
-    NoisinessParams,
-    Scale,
-    SpreadNoisyProjects,
-    VmwareBinPack,
-)
-from outlive.placement.weighers import (
     BinPack,
+    BoundFilter,
+    BoundWeigher,
+    CapacityQuery,
     CommitmentParams,
     CommittedReservations,
+    ContentionParams,
+    Engine,
     FailoverEvacuation,
+    Fleet,
+    HostContention,
+    HostUtilization,
+    InstanceGroup,
+    Intent,
+    NoisinessParams,
+    PipelineRun,
+    PlacementRequest,
     PreferSmallerHosts,
+    ProjectNoisiness,
+    Scale,
     SlotConsolidation,
     SoftAffinity,
+    SpreadNoisyProjects,
+    VmwareBinPack,
+    Weigher,
+    blocked_hosts,
+    has_landed,
+    is_ready,
+    squash,
+    unused_amounts,
+    weighers,
 )
+from outlive.placement.filters import EnoughCapacity, vm_amounts
+from outlive.placement.ranking import _FIRST, _SECOND, _STEP
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Hypervisor, Reservation
 
 COMPARED: Counter[tuple[str, str]] = Counter()
@@ -58,12 +67,12 @@ weigher told hosts apart (``differs``)."""
 
 def rank_plain(engine: Engine, request: PlacementRequest) -> list[tuple[str, float]]:
     """(host, weight), best first: what ``engine.rank`` answers. The same errors are raised."""
-    pipeline = engine.pipeline(request)
+    pipeline = engine.select_pipeline(request)
     run = engine.start(request, pipeline)
     gathered = engine.gathers(request, pipeline)
     everybody = gathered or request.hosts is None
     hosts = list(engine.fleet.names if everybody else dict.fromkeys(request.hosts or ()))
-    for bound in engine.filters(request, pipeline):
+    for bound in engine.select_filters(request, pipeline):
         hosts = _keep(run, bound, hosts)
     weights = dict.fromkeys(hosts, 0.0)
     if request.weights and request.hosts is not None and not gathered:
@@ -74,7 +83,7 @@ def rank_plain(engine: Engine, request: PlacementRequest) -> list[tuple[str, flo
     return _sorted(engine, request, hosts, weights)
 
 
-def _keep(run: Run, bound: BoundFilter, hosts: list[str]) -> list[str]:
+def _keep(run: PipelineRun, bound: BoundFilter, hosts: list[str]) -> list[str]:
     """The hosts that one filter leaves."""
     if bound.step.skips(run):
         return hosts
@@ -83,28 +92,28 @@ def _keep(run: Run, bound: BoundFilter, hosts: list[str]) -> list[str]:
     except STEP_ERRORS:  # the engine's own step fails
         return [] if bound.on_error == "reject" else hosts
     if isinstance(bound.step, EnoughCapacity):
-        _check_blocking(run, bound.step.query(run))
+        _check_blocking(run, bound.step.build_query(run))
     kept = [host for host in hosts if bound.step.check(run, host) is None]
     COMPARED[bound.step.name, "kept"] += len(kept)
     COMPARED[bound.step.name, "refused"] += len(hosts) - len(kept)
     return kept
 
 
-def _check_blocking(run: Run, query: CapacityQuery) -> None:
+def _check_blocking(run: PipelineRun, query: CapacityQuery) -> None:
     """The ledger says of every host which reservations block it, as the rules over one reservation do."""
     fleet = run.fleet
     for host in fleet.names:
-        row, instances = fleet.row_of(host), fleet.instances(host)
+        row, instances = fleet.row_of(host), fleet.instances_on(host)
         assert row is not None
         blocking = [
             each.name
-            for each in fleet.reservations()
+            for each in fleet.list_reservations()
             if host in blocked_hosts(each) and verdict(each, query, instances=instances) is Verdict.BLOCKS
         ]
-        assert [entry.name for entry in fleet.ledger.blocking(query, row)] == blocking
+        assert [entry.name for entry in fleet.ledger.blocking_entries(query, row)] == blocking
 
 
-def _add(run: Run, bound: BoundWeigher, hosts: list[str], weights: dict[str, float]) -> list[str]:
+def _add(run: PipelineRun, bound: BoundWeigher, hosts: list[str], weights: dict[str, float]) -> list[str]:
     """Add one weigher's scores to the weights; the hosts that it leaves."""
     if not hosts or bound.step.skips(run):
         return hosts
@@ -143,7 +152,7 @@ def _sorted(
 def own_slot_hosts(fleet: Fleet, vm: str) -> set[str]:
     """Hosts on which a ready slot lists the VM, from the reservations themselves."""
     hosts: set[str] = set()
-    for reservation in fleet.reservations():
+    for reservation in fleet.list_reservations():
         members, consumer = reservation.status.failover_reservation, reservation.status.consumer
         listed = (consumer.vm,) if consumer is not None else members.allocations if members is not None else ()
         if reservation.spec.type != FAILOVER or vm not in listed:
@@ -153,15 +162,15 @@ def own_slot_hosts(fleet: Fleet, vm: str) -> set[str]:
     return hosts
 
 
-def _soft_affinity(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+def _soft_affinity(step: Weigher, run: PipelineRun, hosts: Sequence[str]) -> list[float]:
     group = run.request.group or InstanceGroup()
     sign = weighers._SIGNS[group.policy]
-    return [sign * float(len(run.fleet.instances(host).intersection(group.members))) for host in hosts]
+    return [sign * float(len(run.fleet.instances_on(host).intersection(group.members))) for host in hosts]
 
 
-def _committed_reservations(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
-    group, usable = weighers._group(run), set()
-    for reservation in run.fleet.reservations():
+def _committed_reservations(step: Weigher, run: PipelineRun, hosts: Sequence[str]) -> list[float]:
+    group, usable = weighers._group_of(run), set()
+    for reservation in run.fleet.list_reservations():
         details = reservation.spec.committed_resource_reservation
         if (
             reservation.spec.type == COMMITTED
@@ -184,7 +193,7 @@ def _left(slot: Reservation) -> int:
     return slot.spec.resources.memory_bytes - sum(one.resources.memory_bytes for one in details.allocations.values())
 
 
-def _prefer_smaller_hosts(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+def _prefer_smaller_hosts(step: Weigher, run: PipelineRun, hosts: Sequence[str]) -> list[float]:
     sizes = [_effective(run, host) for host in hosts]
     scores: list[float] = []
     for mine in sizes:
@@ -200,11 +209,11 @@ def _prefer_smaller_hosts(step: Weigher, run: Run, hosts: Sequence[str]) -> list
     return scores
 
 
-def _bin_pack(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+def _bin_pack(step: Weigher, run: PipelineRun, hosts: Sequence[str]) -> list[float]:
     needed = vm_amounts(run.request, run.settings)
     scores: list[float] = []
     for host in hosts:
-        size, record = _effective(run, host), run.fleet.host(host)
+        size, record = _effective(run, host), run.fleet.find_host(host)
         allocation = record.status.allocation if record is not None else None
         total = weights = 0.0
         for resource, weight in step.params.resource_weights.items():
@@ -217,16 +226,16 @@ def _bin_pack(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
     return scores
 
 
-def _failover_evacuation(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+def _failover_evacuation(step: Weigher, run: PipelineRun, hosts: Sequence[str]) -> list[float]:
     own = own_slot_hosts(run.fleet, run.request.resource_id)
     return [step.params.failover_host_weight if host in own else step.params.default_host_weight for host in hosts]
 
 
-def _slot_consolidation(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+def _slot_consolidation(step: Weigher, run: PipelineRun, hosts: Sequence[str]) -> list[float]:
     group = run.request.hints.get(GROUP_HINT, "")
     slots = [
         (slot.status.host, slot.spec.failover_reservation.resource_group if slot.spec.failover_reservation else "")
-        for slot in run.fleet.reservations()
+        for slot in run.fleet.list_reservations()
         if slot.spec.type == FAILOVER and slot.status.host and is_ready(slot)
     ]
     scores: list[float] = []
@@ -239,12 +248,12 @@ def _slot_consolidation(step: Weigher, run: Run, hosts: Sequence[str]) -> list[f
     return scores
 
 
-def _vmware_bin_pack(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+def _vmware_bin_pack(step: Weigher, run: PipelineRun, hosts: Sequence[str]) -> list[float]:
     needed = vm_amounts(run.request, run.settings)
     scores: list[float] = []
     for host in hosts:
         score = weights = 0.0
-        for one in run.fleet.records.of(HOST_UTILIZATION, HostUtilization):
+        for one in run.fleet.records.records_of(HOST_UTILIZATION, HostUtilization):
             if one.compute_host != host:
                 continue
             score = weights = 0.0
@@ -260,10 +269,10 @@ def _vmware_bin_pack(step: Weigher, run: Run, hosts: Sequence[str]) -> list[floa
     return scores
 
 
-def _contention(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+def _contention(step: Weigher, run: PipelineRun, hosts: Sequence[str]) -> list[float]:
     params: ContentionParams = step.params
     scores = dict.fromkeys(hosts, 0.0)
-    for one in run.fleet.records.of(str(step.needs), HostContention):
+    for one in run.fleet.records.records_of(str(step.needs), HostContention):
         if one.compute_host in scores:
             scores[one.compute_host] = _scaled(params.avg, one.avg_cpu_contention) + _scaled(
                 params.max, one.max_cpu_contention
@@ -271,10 +280,10 @@ def _contention(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
     return list(scores.values())
 
 
-def _noisy_projects(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+def _noisy_projects(step: Weigher, run: PipelineRun, hosts: Sequence[str]) -> list[float]:
     params: NoisinessParams = step.params
     scores = dict.fromkeys(hosts, 0.0)
-    for one in run.fleet.records.of(PROJECT_NOISINESS, ProjectNoisiness):
+    for one in run.fleet.records.records_of(PROJECT_NOISINESS, ProjectNoisiness):
         if one.project == run.request.project and one.compute_host in scores:
             scores[one.compute_host] = _scaled(params.scale, one.avg_cpu_of_project)
     return list(scores.values())
@@ -287,9 +296,9 @@ def _scaled(scale: Scale, value: float) -> float:
     return sorted((low, straight, high))[1]
 
 
-def _effective(run: Run, host: str) -> Amounts:
+def _effective(run: PipelineRun, host: str) -> Amounts:
     """Effective capacity as the columns hold it; empty for a host that states none."""
-    record = run.fleet.host(host)
+    record = run.fleet.find_host(host)
     if record is None or record.status.effective_capacity is None:
         return Amounts()
     return Amounts(
@@ -329,7 +338,7 @@ def host_free_capacity(reservations: Iterable[Reservation], host: Hypervisor) ->
         if has_landed(reservation, instances):
             continue
         if reservation.spec.target_host and host.name in blocked_hosts(reservation):
-            for name, size in unused(reservation, running=instances).items():
+            for name, size in unused_amounts(reservation, running=instances).items():
                 if name in free:
                     free[name] -= size
     return Amounts(free)
@@ -356,12 +365,7 @@ class Verdict(enum.StrEnum):
     BLOCKS = "blocks"
 
 
-def verdict(
-    reservation: Reservation,
-    query: CapacityQuery,
-    *,
-    instances: Container[str] = (),
-) -> Verdict:
+def verdict(reservation: Reservation, query: CapacityQuery, *, instances: Container[str] = ()) -> Verdict:
     """What the reservation does to a request on a host that reports these VMs; the first rule that applies decides."""
     kind = reservation.spec.type
     if kind in query.ignored_types:

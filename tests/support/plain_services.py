@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from outlive.base.deadline import set_within
-from outlive.base.errors import Refused, Unavailable
-from outlive.node.ports.services import AnswerCaller, ServicePorts
-from outlive.node.services.dhcp import LeaseChange, ServedLease
-from outlive.node.services.metadata import MetadataAnswer
-from outlive.node.services.served_networks import ServedNetwork
-from outlive.node.services.zones import ZoneChange, ZoneRecord, ZoneState
+from outlive.base import Refused, Unavailable, set_within
+from outlive.node.ports import AnswerCaller, ServicePorts
+from outlive.node.services import (
+    LeaseChange,
+    MetadataAnswer,
+    ServedLease,
+    ServedNetwork,
+    ZoneChange,
+    ZoneRecord,
+    ZoneState,
+)
 
 
 class PlainDhcp:
@@ -36,7 +40,7 @@ class PlainDhcp:
         for name in names:
             self.served.pop(name, None)
 
-    def failures(self) -> Mapping[str, str]:
+    def list_failures(self) -> Mapping[str, str]:
         return {}
 
     async def take_changes(self) -> Sequence[LeaseChange]:
@@ -70,7 +74,7 @@ class PlainNames:
     async def stop(self) -> None:
         self.addresses = ()
 
-    def failure(self) -> str:
+    def explain_failure(self) -> str:
         return self.why
 
     async def transfer(self, network: ServedNetwork) -> Sequence[ZoneRecord]:
@@ -121,7 +125,7 @@ class PlainMetadata:
     async def stop(self) -> None:
         self._bridges = frozenset()
 
-    def failures(self) -> Mapping[str, str]:
+    def list_failures(self) -> Mapping[str, str]:
         return {}
 
     async def ask(self, bridge: str, address: str, path: str) -> MetadataAnswer:

@@ -9,35 +9,32 @@ from typing import Any
 
 import msgspec
 
-from outlive.base.clock import LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.network.names import PREFIX, switch_name
-from outlive.network.pod_cache import PodCache
-from outlive.network.pod_facts import NODE_CHASSIS, NODE_NUMBER, NODE_SUBNETS, NODE_TRANSIT
-from outlive.network.pod_follower import PodFollower
-from outlive.network.pod_settings import PodNetworkSettings
-from outlive.network.pods import (
+from outlive.base import LoopClock, Random, SeededIds
+from outlive.network import (
     DOMAIN_ANNOTATION,
     LAUNCHER,
     LAUNCHER_LABEL,
     MIGRATABLE_ANNOTATION,
+    NODE_CHASSIS,
+    NODE_NUMBER,
+    NODE_SUBNETS,
+    NODE_TRANSIT,
+    PREFIX,
     READY_ANNOTATION,
     RUNS_ON_LABEL,
+    ClusterSubnet,
+    NeighbourTable,
+    NetworkSettings,
+    PodCache,
+    PodFollower,
+    PodNetworkSettings,
+    switch_name,
 )
-from outlive.network.ports import NeighbourTable
-from outlive.network.routes import ClusterSubnet
-from outlive.network.settings import NetworkSettings
-from outlive.resources import ObjectMeta, VirtualNetwork, VirtualNetworkSpec
+from outlive.resources import ObjectMeta, Subnet, VirtualNetwork, VirtualNetworkSpec
 from outlive.resources.foreign import KubernetesNode, KubernetesPod, KubernetesService
-from outlive.resources.networks import Subnet
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.informer import Informer
-from outlive.runtime.manager import Manager
-from outlive.runtime.metrics import Metrics
-from outlive.simulation.kubernetes.server import ApiServer
-from outlive.store import Store
-from outlive.store.memory import MemoryStore
+from outlive.runtime import DecisionLog, Informer, Manager, Metrics
+from outlive.simulation.kubernetes import ApiServer
+from outlive.store import MemoryStore, Store
 from tests.support.northbound import NEW, WatchedNorthbound
 
 NETWORKS = f"{PREFIX}/pod-networks"
@@ -248,7 +245,7 @@ class PodWorld:
 
     def ready(self, pod: str) -> None:
         """The VM is active in the target."""
-        self.annotate(pod, **{READY_ANNOTATION: self.server.timestamp()})
+        self.annotate(pod, **{READY_ANNOTATION: self.server.format_now()})
 
     def arrived(self, pod: str) -> None:
         """KubeVirt says that the VM runs where the pod is."""

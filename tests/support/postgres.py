@@ -19,7 +19,6 @@ _SETTINGS = {
     "listen_addresses": "''",
     "shared_buffers": "16MB",
     "fsync": "off",
-    "synchronous_commit": "off",
     "full_page_writes": "off",
 }
 
@@ -63,8 +62,10 @@ class Postgres:
     @property
     def pid(self) -> int | None:
         """Process id of the server, ``None`` when it does not run."""
-        file = Path(self._data) / "postmaster.pid"
-        return int(file.read_text().splitlines()[0]) if file.exists() else None
+        try:
+            return int((Path(self._data) / "postmaster.pid").read_text().splitlines()[0])
+        except (OSError, IndexError):
+            return None
 
     @property
     def _data(self) -> str:

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Collection
 from pathlib import Path
 
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.drivers.links import KernelLinks
-from outlive.drivers.links.netlink import Netlink
-from outlive.drivers.services.metadata_server import MetadataServer
-from outlive.drivers.services.programs import service_ports
-from outlive.drivers.services.role_guard import ARGV, RoleGuard
-from outlive.node.ports.services import AnswerCaller, ServicePorts
-from outlive.node.primary import Primary
-from outlive.node.primary_elector import ROLE, PrimaryElector
-from outlive.node.role_addresses import RoleAddresses
-from outlive.node.services.network_services import NameSettings, NetworkServices
+from outlive.base import Random, SeededIds, SystemClock
+from outlive.drivers.links import KernelLinks, Netlink
+from outlive.drivers.services import ARGV, MetadataServer, RoleGuard, service_ports
+from outlive.node import ROLE, Primary, PrimaryElector, RoleAddresses
+from outlive.node.ports import AnswerCaller, ServicePorts
+from outlive.node.services import NameSettings, NetworkServices
 from outlive.node.services.role_places import role_places
-from outlive.resources import Cluster, Election, ElectionRecord, ObjectMeta, PrimaryRequest, VirtualNetwork
-from outlive.resources.cluster import ClusterSpec, SystemNetwork, SystemNetworkName
-from outlive.runtime.faults import FaultRecorder, FaultSet
-from outlive.runtime.informer import Informer
-from outlive.store.memory import MemoryStore
+from outlive.resources import (
+    Cluster,
+    ClusterSpec,
+    Election,
+    ElectionRecord,
+    ObjectMeta,
+    PrimaryRequest,
+    SystemNetwork,
+    SystemNetworkName,
+    VirtualNetwork,
+)
+from outlive.runtime import FaultRecorder, FaultSet, Informer
+from outlive.store import MemoryStore
 from tests.support.network_hosts import NetworkHosts
 
 FLOATING = "192.0.2.10"
@@ -105,7 +104,7 @@ class PrimaryHost:
         self.addresses = RoleAddresses(
             self.links,
             self.guard,
-            lambda: role_places(SYSTEM, {"upstream": "brup"}, self.services.view()[0].values()),
+            lambda: role_places(SYSTEM, {"upstream": "brup"}, self.services.list_networks()[0].values()),
         )
         elector = PrimaryElector(store, host, clock=clock, ids=SeededIds(Random(number + 7)))
         self.primary = Primary(
@@ -188,8 +187,3 @@ def lost_pings(output: str) -> tuple[int, int]:
     words = output.rpartition("packets transmitted")
     sent = int(words[0].split()[-1])
     return sent, sent - int(words[2].split(",")[1].split()[0])
-
-
-def stop_process(pid: int) -> None:
-    """Have a process stand still."""
-    os.kill(pid, signal.SIGSTOP)

@@ -11,24 +11,25 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from outlive.base.clock import Clock
-from outlive.cli.access import Access
-from outlive.cli.host import list_hosts
-from outlive.cli.objects import get
-from outlive.cli.output import Form, ListForm, ObjectOutput, Output
+from outlive.base import Clock
+from outlive.cli import Access, Form, ListForm, ObjectOutput, Output, get, list_hosts, list_vms
 from outlive.cli.status import status
-from outlive.cli.vm import list_vms
-from outlive.node.fencing.policy import HostSettings, profile_of
-from outlive.node.liveness import HostLife, VmLife, is_unproven
+from outlive.node import HostLife, VmLife, is_unproven
+from outlive.node.fencing import HostSettings, profile_of
 from outlive.recovery.why import explain
-from outlive.resources import KINDS, Cluster, Coverage, Hypervisor, Membership, Reservation, VirtualMachine
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.codec import to_builtins
-from outlive.simulation.stores import QUIET
-from outlive.simulation.story import Story
-from outlive.simulation.world import World
-from outlive.store import Store
-from outlive.store.memory import MemoryStore
+from outlive.resources import (
+    CLUSTER,
+    KINDS,
+    Cluster,
+    Coverage,
+    Hypervisor,
+    Membership,
+    Reservation,
+    VirtualMachine,
+    to_builtins,
+)
+from outlive.simulation import QUIET, Story, World
+from outlive.store import MemoryStore, Store
 
 LOOK_S: Final = 1.0
 """How often the truth is noted."""
@@ -75,7 +76,7 @@ class StoryAccess(Access):
     @property
     def no_server(self) -> str:
         """Whether a server of the story answers."""
-        return "" if self._world.answering() is not None else "none runs"
+        return "" if self._world.answering_server() is not None else "none runs"
 
     @property
     def source(self) -> str:
@@ -84,11 +85,11 @@ class StoryAccess(Access):
 
     async def _open(self, write: bool, or_empty: bool) -> Store:
         world = self._world
-        served = world.answering() is not None
+        served = world.answering_server() is not None
         store = (_AnsweringStore if served else MemoryStore)(world.clock, world.store._ids)
-        store.load([one for kind in KINDS.values() for one in world.store.all_of(kind)])
+        store.load([one for kind in KINDS.values() for one in world.store.list_all(kind)])
         if isinstance(store, _AnsweringStore):
-            store.answer = to_builtins(await world.sight())
+            store.answer = to_builtins(await world.read_sight())
         return store
 
 
@@ -139,9 +140,9 @@ class PrintedStory(Story):
             self._disturbed_s = now_s
         if world.store_down or world.store.failing or any(world.slow.values()) or world.rates != QUIET:
             self._disturbed_s = now_s
-        self._member_s.update({one.name: now_s for one in self.world.store.all_of(Membership)})
-        for vm in self.world.store.all_of(VirtualMachine):
-            hosts = truth.running(vm.name)
+        self._member_s.update({one.name: now_s for one in self.world.store.list_all(Membership)})
+        for vm in self.world.store.list_all(VirtualMachine):
+            hosts = truth.running_hosts(vm.name)
             self._ran_s.setdefault(vm.name, now_s)
             self._rested_s.setdefault(vm.name, now_s)
             if hosts:
@@ -238,16 +239,16 @@ class PrintedStory(Story):
                 yield f"{where}: {name} is called {text}, and {', '.join(sorted(hosts))} renew"
 
     def _wrong_status(self, said: dict[str, Any]) -> Iterator[str]:
-        hosts = [one.name for one in self.world.store.all_of(Hypervisor)]
+        hosts = [one.name for one in self.world.store.list_all(Hypervisor)]
         alive = sum(not self._is_gone(host) for host in hosts) if self.world.spec.daemons else len(hosts)
         if said["hostStates"].get(HostLife.ALIVE, 0) > alive:
             yield f"status: {said['hostStates']}, and {alive} of {len(hosts)} renew"
-        covered = sum(self._is_covered(one) for one in self.world.store.all_of(Coverage))
+        covered = sum(self._is_covered(one) for one in self.world.store.list_all(Coverage))
         if said["coverage"]["covered"] > covered:
             yield f"status: {said['coverage']['covered']} are called covered, and {covered} are"
-        if self.world.answering() is None and not said["noServer"]:
+        if self.world.answering_server() is None and not said["noServer"]:
             yield "status: no server runs, and that is not said"
-        if self.world.answering() is None and said["health"] is not None:
+        if self.world.answering_server() is None and said["health"] is not None:
             yield f"status: no server runs, and the health is {said['health']}"
         members = [self.world.store.find(Membership, host) for host in hosts]
         silent = [
@@ -267,7 +268,7 @@ class PrintedStory(Story):
     async def _wrong_why(self, access: StoryAccess, said: dict[str, Any]) -> Any:
         """Of what is not well, and of the first that is."""
         async with access.open() as store:
-            sight = await self.world.sight()
+            sight = await self.world.read_sight()
             hosts = {one["name"]: one["state"] for one in said["hosts"] if not one["state"].startswith("not")}
             chosen = [name for name, text in hosts.items() if text != HostLife.ALIVE] + list(hosts)[:1]
             for name in chosen if self.world.spec.daemons else ():

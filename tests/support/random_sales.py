@@ -22,13 +22,15 @@ from typing import TypeVar
 import structlog
 from msgspec.structs import replace
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import OutliveError, Unavailable, Unknown
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, needs_confirmation
-from outlive.commitments.documents import joined
-from outlive.commitments.slots import slot_allocations
+from outlive.base import LoopClock, OutliveError, Random, SeededIds, Unavailable, Unknown
+from outlive.commitments import (
+    Batch,
+    CommitmentRequest,
+    ProjectRequest,
+    join_documents,
+    needs_confirmation,
+    slot_allocations,
+)
 from outlive.resources import (
     COMMITTED,
     IN_FLIGHT,
@@ -41,11 +43,7 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
-from outlive.store import Store, list_all
-from outlive.store.contract import Change
-from outlive.store.memory import MemoryStore
-from outlive.store.proxy import StoreProxy
-from outlive.store.selectors import Selector
+from outlive.store import Change, MemoryStore, Selector, Store, StoreProxy, list_all
 from tests.support.loops import run
 from tests.support.sales import FLAVORS, GIB, ZONE, Market, asked, batch, host, live, project
 from tests.support.sales import vm as machine
@@ -262,7 +260,7 @@ class Case:
             self.started += 1
             name, owner = f"vm-{self.started}", self.draw.choice(("p1", "p1", "p2", "p3"))
             hosts = [f"h{n}" for n in range(HOSTS) if f"h{n}" not in self.lost]
-            found = json.loads((await market.role.placement.external(_call(name, owner, hosts))).body)["hosts"]
+            found = json.loads((await market.role.placement.answer_external(_call(name, owner, hosts))).body)["hosts"]
             if found:
                 self.vms[name] = Sent(owner, found[0], asyncio.get_running_loop().time())
                 asyncio.get_running_loop().create_task(self._arrive(name, self.draw.uniform(0, 20)))
@@ -323,7 +321,7 @@ class Case:
         for head in sorted(documents.values(), key=lambda one: one.name):
             if head.part_of or head.phase != "decided":
                 continue
-            for step in joined(head, documents) or ():
+            for step in join_documents(head, documents) or ():
                 for change in step.slots:
                     before = found.pop(change.name, None)
                     if change.deleted or step.after is None:

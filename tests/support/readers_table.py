@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from outlive.resources import KINDS
-from outlive.resources.readers import ROLES, Reads, reads
+from outlive.resources import KINDS, Reads, find_reads
+from outlive.resources.readers import ROLES
 
 
 def readers_table() -> str:
-    """All kinds, and what each role is shown of them, as a table in Markdown."""
-    lines = [f"| kind | {' | '.join(ROLES)} |", f"|---|{'---|' * len(ROLES)}"]
+    """What each role is shown of which kinds, as a table in Markdown with a row for all kinds that are alike."""
+    alike: dict[tuple[str, ...], list[str]] = {}
     for name, kind in sorted(KINDS.items()):
-        cells = (_text(reads(role, kind)) for role in ROLES)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        alike.setdefault(tuple(_text(find_reads(role, kind)) for role in ROLES), []).append(name)
+    lines = [f"| kind | {' | '.join(ROLES)} |", f"|---|{'---|' * len(ROLES)}"]
+    lines += [f"| {', '.join(names)} | {' | '.join(cells)} |" for cells, names in alike.items()]
     return "\n".join(lines) + "\n"
 
 

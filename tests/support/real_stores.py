@@ -11,12 +11,9 @@ from typing import Any
 
 from yarl import URL
 
-from outlive.api.auth import Role
-from outlive.base.clock import LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.store import Store
-from outlive.store.http import HttpStore
+from outlive.api import Role
+from outlive.base import LoopClock, Random, SeededIds
+from outlive.store import HttpStore, Store
 from outlive.store.kubernetes import KubernetesStore
 from outlive.store.sqlite import SqliteStore
 from tests.support.accelerated import outside

@@ -13,8 +13,11 @@ from pathlib import Path
 
 from aiohttp import web
 
-from outlive.api.tls import AUTHORITY_FILE, ServerTls, names_of
-from outlive.base.clock import SystemClock
+from outlive.api import AUTHORITY_FILE, ServerTls, names_of
+from outlive.base import SystemClock
+
+CLOSING_TURNS = 10
+"""Turns of the loop in which connections that were aborted let go of their sockets."""
 
 
 def receiver_tls(directory: Path) -> tuple[ssl.SSLContext, Path]:
@@ -38,10 +41,11 @@ class Mailbox:
 @asynccontextmanager
 async def mail_server(tls: ssl.SSLContext, password: str) -> AsyncIterator[Mailbox]:
     """An SMTP server that takes mails only after STARTTLS and a login as ``outlive``."""
-    mailbox = Mailbox()
+    mailbox, writers = Mailbox(), list[asyncio.StreamWriter]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        writers.append(writer)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             await _converse(reader, writer, mailbox, tls, password)
         writer.close()
 
@@ -49,6 +53,10 @@ async def mail_server(tls: ssl.SSLContext, password: str) -> AsyncIterator[Mailb
     mailbox.port = server.sockets[0].getsockname()[1]
     async with server:
         yield mailbox
+    for writer in writers:  # a client that has gone is not waited for: the loop may end before its goodbye comes
+        writer.transport.abort()
+    for _ in range(CLOSING_TURNS):
+        await asyncio.sleep(0)
 
 
 async def _converse(

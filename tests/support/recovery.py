@@ -6,27 +6,17 @@ protocol, so that a recovery that asks for something unsafe is refused here too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from outlive.base.clock import LoopClock, as_datetime
-from outlive.base.errors import Conflict
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.failover.calls import Caller
-from outlive.failover.offers import InProcessPlacement
-from outlive.failover.protection import Demands
-from outlive.node.membership.holders import HOLD, HoldView, Me
-from outlive.node.membership.states import member_view
-from outlive.node.vm.states import is_to_run, reach_of, rejection_here
-from outlive.placement.engine import Engine
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.settings import PlacementSettings
-from outlive.recovery.controller import RecoveryController
-from outlive.recovery.informers import RecoveryInformers, slot_indexes, vm_indexes
+from outlive.base import Conflict, LoopClock, Random, SeededIds, as_datetime
+from outlive.failover import Caller, Demands, InProcessPlacement
+from outlive.node.membership import HOLD, HoldView, Me, member_view
+from outlive.node.vm import current_rejection, reach_of
+from outlive.placement import Engine, Fleet, PipelineTable, PlacementSettings
+from outlive.recovery import RecoveryController, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     HOST_LABEL,
     RESERVATION_TYPE_LABEL,
@@ -52,15 +42,13 @@ from outlive.resources import (
     VirtualMachine,
     VirtualMachineSpec,
     VirtualMachineStatus,
+    is_to_run,
 )
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.informer import Informer
-from outlive.runtime.manager import Manager
-from outlive.runtime.metrics import Metrics
-from outlive.store import Store
-from outlive.store.memory import MemoryStore
+from outlive.runtime import DecisionLog, Informer, Manager, Metrics
+from outlive.store import MemoryStore, Store
 from tests.support.failover import DirectRanker, EventList
 from tests.support.field_writers import WriterStore
+from tests.support.loops import run, running
 
 GIB = 2**30
 _replace = msgspec.structs.replace
@@ -186,7 +174,7 @@ class RecoveryCloud:
         await self._change(name, lambda record: _condemned(name, record, phase))
 
     async def release(self, name: str) -> None:
-        """The host is stopped in good order."""
+        """The host is stopped cleanly."""
         await self._change(name, lambda record: _replace(record, state="Released"))
 
     async def prove(self, name: str, kind: str = "power") -> None:
@@ -218,7 +206,7 @@ class RecoveryCloud:
 
     # Hosts
 
-    async def live(self) -> None:
+    async def run(self) -> None:
         """All hosts renew each second and do what they are to; for ever."""
         while True:
             for name in sorted(self.alive):
@@ -245,11 +233,11 @@ class RecoveryCloud:
             if where is None or where.hypervisor != name:
                 continue
             if any(one.hypervisor == name and one.epoch == me.epoch for one in vm.status.holders):
-                if astray:  # whoever set it wrote late; daemons put right what they run
+                if astray:  # its writer was late; daemons put right what they run
                     labels = {**vm.metadata.labels, HOST_LABEL: name}
                     await self.memory.replace(_replace(vm, metadata=_replace(vm.metadata, labels=labels)))
                 continue
-            if astray or rejection_here(vm) is not None:
+            if astray or current_rejection(vm) is not None:
                 continue
             await self._start(vm, me)
         await self._report(name)
@@ -274,7 +262,7 @@ class RecoveryCloud:
                 holders=vm.status.holders,
                 members=tuple(members),
                 reach=reach_of(vm),
-                run_id=self.ids.uuid(),
+                run_id=self.ids.new_uuid(),
             )
         )
         if outcome.refused is not None:
@@ -330,7 +318,7 @@ class RecoveryCloud:
         RecoveryController(
             recovery,
             informers,
-            placement=InProcessPlacement(DirectRanker(Engine(fleet, PipelineTable.shipped())), fleet),
+            placement=InProcessPlacement(DirectRanker(Engine(fleet, PipelineTable.with_shipped())), fleet),
             fleet=fleet,
             demands=Demands({}),
             caller=Caller(),
@@ -365,6 +353,25 @@ class RecoveryCloud:
     async def recovered(self, vms: Iterable[str]) -> bool:
         found = [await self.recovery(vm) for vm in vms]
         return all(one is not None and one.phase == "recovered" for one in found)
+
+
+def play(story: Callable[[RecoveryCloud], Awaitable[None]], **how: Any) -> None:
+    """The story, with hosts and recovery running."""
+
+    async def main() -> None:
+        cloud = RecoveryCloud(**how)
+        async with running(cloud, cloud.manager()):
+            await story(cloud)
+
+    run(main())
+
+
+async def join_before(cloud: RecoveryCloud, *hosts: str) -> None:
+    """These joined the store that the backup was made of."""
+    for name in hosts:
+        found = await cloud.memory.get(Membership, name)
+        record = _replace(found.record, incarnation="that-of-the-backup")
+        await cloud.memory.replace(_replace(found, record=record))
 
 
 def _condemned(name: str, record: MemberRecord, phase: str) -> MemberRecord:

@@ -1,7 +1,7 @@
 """Carries a remedy out on resources, as an operator would: pure, for what-if and for tests.
 
 What the actions say is done to copies of hosts, VMs and slots, and nothing else: slots are given by the cycle that
-follows (docs/reference/failover-analysis.md#remedies).
+follows (docs/design/failover.md#remedies).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import assert_never
 
 import msgspec
 
-from outlive.failover.analysis.explain.model import (
+from outlive.failover.analysis.explain import (
     Action,
     AddHosts,
     FreeRoom,
@@ -21,10 +21,18 @@ from outlive.failover.analysis.explain.model import (
     NewHost,
     Remedy,
     SlotReady,
+    hypervisor_of,
 )
-from outlive.failover.analysis.explain.placement import hypervisor_of
-from outlive.resources import CPU, MEMORY, Amounts, Condition, Hypervisor, Reservation, VirtualMachine
-from outlive.resources.hosts import WORKING_CONDITIONS
+from outlive.resources import (
+    CPU,
+    MEMORY,
+    WORKING_CONDITIONS,
+    Amounts,
+    Condition,
+    Hypervisor,
+    Reservation,
+    VirtualMachine,
+)
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from outlive.base.clock import Clock
-from outlive.runtime.decisions import DecisionLog, Use
+from outlive.base import Clock
+from outlive.runtime import DecisionLog, Use
 
 
 class RememberingLog(DecisionLog):

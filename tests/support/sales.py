@@ -1,30 +1,40 @@
-"""A cloud that sells capacity: the role of ``outlive up`` on a memory store under virtual time."""
+"""A cloud that sells capacity, on a memory store under virtual time: ``in_market`` runs what sells, ``in_cloud`` the
+whole role of ``outlive up``.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from outlive.base.clock import LoopClock, as_datetime
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.commitments.answers import digest_of
-from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
-from outlive.commitments.decision import Refusal
-from outlive.commitments.names import capacity_name, quota_name
-from outlive.commitments.ports import DomainSource
-from outlive.commitments.settings import CommitmentSettings, GroupSettings, RamSettings, ResourceSettings
-from outlive.failover.config import FailoverConfig
-from outlive.failover.ports import Inline
-from outlive.placement.request import HYPERVISOR_TYPE
-from outlive.placement.vms import VMSource
+from outlive.base import LoopClock, Random, SeededIds, as_datetime
+from outlive.commitments import (
+    Batch,
+    BatchRefusal,
+    Commitment,
+    CommitmentRequest,
+    CommitmentSettings,
+    DomainSource,
+    GroupSettings,
+    ProjectRequest,
+    RamSettings,
+    ResourceRequest,
+    ResourceSettings,
+    capacity_name,
+    digest_of,
+    quota_name,
+    slot_allocations,
+)
+from outlive.failover import FailoverConfig, Inline
+from outlive.placement import HYPERVISOR_TYPE, PlacementRequest, VMSource
 from outlive.resources import (
     COMMITTED,
-    ZONE_LABEL,
     Amounts,
     Assigned,
     CommitmentChange,
@@ -34,23 +44,21 @@ from outlive.resources import (
     FlavorGroupCapacity,
     FlavorSpec,
     Hypervisor,
-    HypervisorStatus,
     Instance,
     ObjectMeta,
     ProjectQuota,
     Reservation,
     Resource,
     VirtualMachine,
-    VirtualMachineSpec,
     VirtualMachineStatus,
-    condition,
+    find_condition,
 )
-from outlive.resources.hosts import DomainCapabilities
-from outlive.roles.settings import RoleSettings
-from outlive.roles.up import Limes, Ports, UpRole
-from outlive.store import Store, list_all
-from outlive.store.memory import MemoryStore
+from outlive.roles import Limes, Ports, RoleSettings, UpRole
+from outlive.store import MemoryStore, Store, list_all
+from tests.support.dying import Watched
 from tests.support.loops import run
+from tests.support.selling_role import SellingRole
+from tests.support.small_clouds import make_host, make_vm
 
 GIB = 2**30
 MIB = 2**20
@@ -80,34 +88,20 @@ def flavor(name: str, gib: int, vcpus: int, group: str = "g") -> Flavor:
 def host(
     name: str, *, gib: int = 64, cpu: int = 64, vms: Iterable[VirtualMachine] = (), zone: str = ZONE
 ) -> Hypervisor:
-    vms = list(vms)
-    return Hypervisor(
-        metadata=ObjectMeta(name=name, labels={ZONE_LABEL: zone}),
-        status=HypervisorStatus(
-            capacity=Amounts(cpu=cpu * 1000, memory=gib * GIB),
-            allocation=Amounts(
-                cpu=sum(vm.spec.resources.cpu_milli for vm in vms),
-                memory=sum(vm.spec.resources.memory_bytes for vm in vms),
-            ),
-            instances=tuple(Instance(id=vm.name) for vm in vms),
-            domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
-            conditions=(Condition(type="Ready", status="True"),),
-        ),
-    )
+    ready = (Condition(type="Ready", status="True"),)
+    return make_host(name, *vms, cpu=cpu * 1000, memory=gib * GIB, zone=zone, conditions=ready)
 
 
 def vm(name: str, on: str, *, gib: int = 8, vcpus: int = 2, project: str = "p1", of: str = "m8") -> VirtualMachine:
-    return VirtualMachine(
-        metadata=ObjectMeta(name=name),
-        spec=VirtualMachineSpec(
-            project=project,
-            flavor=of,
-            zone=ZONE,
-            resources=Amounts(cpu=vcpus * 1000, memory=gib * GIB),
-            extra_specs={"quota:hw_version": "g", HYPERVISOR_TYPE: "QEMU"},
-        ),
-        status=VirtualMachineStatus(assigned=Assigned(hypervisor=on)),
-    )
+    specs = {"quota:hw_version": "g", HYPERVISOR_TYPE: "QEMU"}
+    status = VirtualMachineStatus(assigned=Assigned(hypervisor=on))
+    size = {"cpu": vcpus * 1000, "memory": gib * GIB}
+    return make_vm(name, **size, zone=ZONE, status=status, project=project, flavor=of, extra_specs=specs)
+
+
+def hosting(name: str, *vms: VirtualMachine, **how: Any) -> list[Resource]:
+    """A host with these VMs, and the VMs."""
+    return [host(name, vms=vms, **how), *vms]
 
 
 FLAVORS = (flavor("m32", 32, 8), flavor("m16", 16, 4), flavor("m8", 8, 2))
@@ -150,19 +144,53 @@ def project(name: str, *commitments: CommitmentRequest, resource: str = "hw_vers
     return ProjectRequest(project=name, resources=(found,))
 
 
+def store_with(*objects: Resource) -> MemoryStore:
+    """A store with these objects and the usual flavors."""
+    store = MemoryStore(LoopClock(), SeededIds(Random(2)))
+    store.load([*FLAVORS, *objects])
+    return store
+
+
 class Market:
     """The running cloud."""
 
-    def __init__(self, store: Store, made: UpRole) -> None:
+    def __init__(self, store: Store, made: UpRole | SellingRole) -> None:
         self.store = store
         self.role = made
 
+    def before_writes(self, asks: Callable[[str, Any], Awaitable[None]] | None) -> None:
+        """Each write of the store, which is ``Watched``, waits for this."""
+        assert isinstance(self.store, Watched)
+        self.store.before = asks
+
+    async def place(self, name: str, of: str = "p1", **changes: Any) -> tuple[str, ...]:
+        """Have placement find hosts for a new VM of flavor ``m8``."""
+        request = PlacementRequest(
+            resource_id=name,
+            project=of,
+            zone=ZONE,
+            need=Amounts(cpu=2000, memory=8 * GIB),
+            flavor_name="m8",
+            extra_specs={"quota:hw_version": "g", HYPERVISOR_TYPE: "QEMU"},
+            pipeline="kvm-general-purpose-load-balancing",
+        )
+        return (await self.role.placement.rank(replace(request, **changes))).hosts
+
+    async def expected(self, uuid: str = "") -> dict[str, list[str]]:
+        """Slot → VMs that the store says it expects."""
+        return {name: sorted(slot_allocations(slot)) for name, slot in (await self.slots(uuid)).items()}
+
     async def change(self, asked_for: Batch, request_id: str = "r") -> str:
         """Send a batch; the reason of its refusal, or nothing."""
-        found: Refusal | None = await self.role.commitments.changes.change(
+        found: BatchRefusal | None = await self.role.commitments.changes.change(
             asked_for, request_id=request_id, requested_by="limes"
         )
         return found.reason if found is not None else ""
+
+    async def sell(self, uuid: str, amount: int, *, of: str = "p1", then_s: float = 1.0) -> None:
+        """Have a commitment accepted, and wait until its batch is applied."""
+        assert await self.change(batch(project(of, asked(uuid, amount)))) == ""
+        await asyncio.sleep(then_s)
 
     async def ask(self, asked_for: Batch, named: str) -> str:
         """The same under the caller's name of the request, as the interface does it."""
@@ -170,7 +198,9 @@ class Market:
         known = await changes.recall(named, digest)
         if known is not None:
             return known.refusal.reason if known.refusal is not None else ""
-        found: Refusal | None = await changes.change(asked_for, request_id=named, requested_by="limes", digest=digest)
+        found: BatchRefusal | None = await changes.change(
+            asked_for, request_id=named, requested_by="limes", digest=digest
+        )
         return found.reason if found is not None else ""
 
     async def commitments(self) -> dict[str, CommittedResource]:
@@ -187,7 +217,7 @@ class Market:
     async def ready(self, uuid: str) -> str:
         """The reason of the commitment's ``Ready``."""
         cr = (await self.commitments())[uuid]
-        found = condition(cr.status.conditions, "Ready")
+        found = find_condition(cr.status.conditions, "Ready")
         return found.reason if found is not None else ""
 
     async def add(self, new: Hypervisor) -> None:
@@ -216,7 +246,7 @@ class Market:
     def free(self, name: str) -> int:
         """GiB that the ledger has free on a host."""
         fleet = self.role.fleet
-        return int(fleet.free()[fleet.index[name]][1]) // GIB
+        return int(fleet.free_amounts()[fleet.index[name]][1]) // GIB
 
     async def start(self, made: VirtualMachine) -> None:
         """A VM appears on its host."""
@@ -242,6 +272,28 @@ class Market:
         return [line.removeprefix("outlive_") for line in lines if line.startswith(f"outlive_{prefix}")]
 
 
+class Listing:
+    """What Limes is said to list, after everything else: these, each of 8 GiB."""
+
+    asked_at = math.inf
+
+    def __init__(self, *uuids: str, **fields: Any) -> None:
+        self.asked = 0
+        self.commitments = {
+            one: replace(
+                Commitment(uuid=one, project="p1", group="g", zone=ZONE, memory_bytes=8 * GIB, state="confirmed"),
+                **fields,
+            )
+            for one in uuids
+        }
+
+    def last_listing(self) -> tuple[dict[str, Commitment], tuple[str, ...]] | None:
+        return self.commitments, ()
+
+    def request_sync(self) -> None:
+        self.asked += 1
+
+
 def _owner(slot: Reservation) -> str:
     details = slot.spec.committed_resource_reservation
     return details.commitment_uuid if details is not None else ""
@@ -253,6 +305,7 @@ def in_cloud(
     *,
     settings: RoleSettings = SETTINGS,
     wrap: Callable[[MemoryStore], Any] = lambda store: store,
+    whole: bool = True,
     source: VMSource | None = None,
     limes: Limes | None = None,
     domains: DomainSource | None = None,
@@ -260,11 +313,14 @@ def in_cloud(
     """Run a story in a cloud with these objects and the usual flavors."""
 
     async def scene() -> None:
-        store = MemoryStore(LoopClock(), SeededIds(Random(2)))
-        store.load([*FLAVORS, *objects])
-        await live(wrap(store), story, settings=settings, source=source, limes=limes, domains=domains)
+        store = wrap(store_with(*objects))
+        await live(store, story, settings=settings, whole=whole, source=source, limes=limes, domains=domains)
 
     run(scene())
+
+
+in_market = partial(in_cloud, whole=False)
+"""The same where only what sells capacity runs, which takes a fraction of the time."""
 
 
 async def live(
@@ -273,13 +329,14 @@ async def live(
     *,
     settings: RoleSettings = SETTINGS,
     ends: bool = True,
+    whole: bool = True,
     source: VMSource | None = None,
     limes: Limes | None = None,
     domains: DomainSource | None = None,
 ) -> None:
-    """Run a story in a role that starts on this store, and ends in good order or not."""
+    """Run a story in a role that starts on this store, and ends cleanly or not. ``whole``: it also recovers."""
     random = Random(1)
-    made = UpRole(
+    made = (UpRole if whole else SellingRole)(
         store,
         settings,
         Ports(computer=Inline(), source=source, limes=limes, domains=domains),

@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 
-from outlive.resources import conversions
-from outlive.store.schema.documents import SchemaDocument, load_document
-from outlive.store.zookeeper.client import Found, ZooKeeperClient
-from outlive.store.zookeeper.requests import Operation
+from outlive.resources import codec
+from outlive.store.schema import SchemaDocument, load_document
+from outlive.store.zookeeper import Found, Operation, ZooKeeperClient
 
 MOVED = ("memberships", "virtualmachines", "elections")
 NEXT_VERSION = "v1alpha2"
@@ -53,12 +52,12 @@ def flavor_conversions() -> Iterator[None]:
         return {name: value for name, value in found.items() if name != "colour"}
 
     ways = {("flavors", "v1alpha1", NEXT_VERSION): forth, ("flavors", NEXT_VERSION, "v1alpha1"): back}
-    conversions.CONVERSIONS.update(ways)
+    codec.CONVERSIONS.update(ways)
     try:
         yield
     finally:
         for way in ways:
-            del conversions.CONVERSIONS[way]
+            del codec.CONVERSIONS[way]
 
 
 class Cut(Exception):
@@ -89,7 +88,7 @@ async def dump(client: ZooKeeperClient) -> dict[str, bytes]:
     while level:
         nodes: list[Found | None] = await client.get_many(level)
         found |= {path: node[0] for path, node in zip(level, nodes, strict=True) if node is not None}
-        children = await client.children_many(level)
+        children = await client.list_children(level)
         level = [
             f"{path.rstrip('/')}/{name}" for path, names in zip(level, children, strict=True) for name in names or ()
         ]

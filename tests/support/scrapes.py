@@ -8,11 +8,8 @@ from functools import cache
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from outlive.runtime.units import Duration
-from outlive.simulation.expectations import Expectations
-from outlive.simulation.programs import ControllerRole
-from outlive.simulation.scenario import read_scenario
-from outlive.simulation.story import Story
+from outlive.runtime import Duration
+from outlive.simulation import ControllerRole, Expectations, Story, read_scenario
 from tests.support.loops import run
 from tests.support.nights import SCENARIOS
 

@@ -9,7 +9,7 @@ import enum
 
 import msgspec
 
-from outlive.runtime.units import Amount, Count, Number, Positive
+from outlive.runtime import Amount, Count, Number, Positive
 
 
 class SelfFenceAction(enum.StrEnum):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from outlive.failover.model import SlotView
-from outlive.failover.separation import ServerGroup
-from outlive.failover.topology import Topology
-from outlive.placement.rules import ANTI_AFFINITY
-from outlive.placement.vms import VmView
+from outlive.failover import ServerGroup, SlotView, Topology
+from outlive.placement import ANTI_AFFINITY, VmView
 
 
 def barred(

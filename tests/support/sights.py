@@ -5,6 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from outlive.resources.memberships import RenewalSight
+from outlive.resources import RenewalSight
 
 SEEN: Final = RenewalSight(at=datetime(2026, 1, 1, 0, 5, tzinfo=UTC), started_s=300.0)

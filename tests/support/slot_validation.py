@@ -7,17 +7,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from outlive.base.errors import OutliveError
-from outlive.base.random import Random
-from outlive.failover.calls import Call
-from outlive.failover.planner.actions import Offer
-from outlive.failover.reconciler.budget import RemovalBudget
-from outlive.failover.reconciler.validation import SlotValidation
-from outlive.failover.reconciler.writes import SlotWriter
-from outlive.failover.slots import OverbookedHosts
-from outlive.placement.vms import VmView
+from outlive.base import OutliveError, Random
+from outlive.failover import Call, OverbookedHosts
+from outlive.failover.planner import PlacementOffer
+from outlive.failover.reconciler import RemovalBudget, SlotValidation, SlotWriter
+from outlive.placement import VmView
 from outlive.resources import Reservation
-from outlive.runtime.controller import Requeue
+from outlive.runtime import Requeue
 from tests.support.failover import GIB, Cloud
 
 
@@ -42,15 +38,15 @@ class Answering:
 
     needs_candidates = False
 
-    def __init__(self, answer: Callable[[Call], Offer]) -> None:
+    def __init__(self, answer: Callable[[Call], PlacementOffer]) -> None:
         self._answer = answer
         self.calls: list[Call] = []
 
-    async def offer(self, call: Call) -> Offer:
+    async def offer(self, call: Call) -> PlacementOffer:
         self.calls.append(call)
         return self._answer(call)
 
-    def likeness(self, call: Call) -> None:
+    def equivalence_key(self, call: Call) -> None:
         return None
 
 
@@ -68,7 +64,7 @@ class Bench:
         self.validation = SlotValidation(
             cloud.own,
             dataclasses.replace(context, budget=self.budget, lock=asyncio.Lock()),
-            hosts=cloud.fleet.host,
+            hosts=cloud.fleet.find_host,
             locate=locations.locate,
             writer=SlotWriter(cloud.own, clock=cloud.clock, ids=cloud.ids, creator="test"),
             random=Random(4),

@@ -1,23 +1,31 @@
-"""Random clouds as resources, small enough for brute force and odd in every way that placement and the rules know."""
+"""Small clouds as resources: hosts, VMs and slots that a test names, or random ones, odd in all ways that rules know.
+
+``make_host``, ``make_vm`` and ``make_slot`` are the one way in which tests of failover, placement and sales make them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from outlive.base.clock import LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.failover.config import FailoverUpkeepSettings
-from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Open
-from outlive.failover.planner.plan import PlanInput, plan
-from outlive.failover.rules import fits, is_vm_eligible_for_reservation
-from outlive.failover.snapshot import Snapshot, gather, plan_input
-from outlive.placement.vms import VmView
+from outlive.base import LoopClock, Random, SeededIds
+from outlive.failover import (
+    FailoverUpkeepSettings,
+    SlotView,
+    Snapshot,
+    gather,
+    is_large_enough,
+    is_vm_eligible_for_reservation,
+    plan_input,
+)
+from outlive.failover.planner import Open, PlanInput
+from outlive.failover.planner.plan import plan
+from outlive.placement import VmView
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     RESERVATION_TYPE_LABEL,
@@ -25,7 +33,9 @@ from outlive.resources import (
     AffinityRule,
     Amounts,
     Assigned,
+    Capabilities,
     Condition,
+    Consumer,
     DomainCapabilities,
     FailoverSpec,
     FailoverStatus,
@@ -41,13 +51,90 @@ from outlive.resources import (
     VirtualMachineSpec,
     VirtualMachineStatus,
 )
-from outlive.resources.hosts import Capabilities
-from outlive.roles.settings import RoleSettings
-from outlive.store.memory import MemoryStore
+from outlive.roles import RoleSettings
+from outlive.store import MemoryStore
 from tests.support.remedies import Resources
 
 GIB = 2**30
 TRAITS = ("CUSTOM_GOLD", "CUSTOM_SSD")
+
+
+def make_vm(
+    name: str,
+    host: str = "",
+    *,
+    cpu: int = 1000,
+    memory: int = 2 * GIB,
+    zone: str = "z",
+    status: VirtualMachineStatus | None = None,
+    **spec: Any,
+) -> VirtualMachine:
+    """A VM on a host, or nowhere."""
+    assigned = Assigned(hypervisor=host) if host else None
+    return VirtualMachine(
+        metadata=ObjectMeta(name=name),
+        spec=VirtualMachineSpec(**{"zone": zone, "resources": Amounts(cpu=cpu, memory=memory), **spec}),
+        status=status or VirtualMachineStatus(phase="ACTIVE", assigned=assigned),
+    )
+
+
+def make_host(
+    name: str,
+    *vms: VirtualMachine | str,
+    cpu: int = 64_000,
+    memory: int = 256 * GIB,
+    zone: str = "z",
+    domains: Mapping[str, str] = MappingProxyType({}),
+    spec: HypervisorSpec = HypervisorSpec(),
+    **status: Any,
+) -> Hypervisor:
+    """A KVM host that reports these VMs, given whole or by ids alone. ``domains``: what it fails together with."""
+    labels = {ZONE_LABEL: zone} if zone else {}
+    whole = [vm.spec.resources for vm in vms if isinstance(vm, VirtualMachine)]
+    usual = {
+        "capacity": Amounts(cpu=cpu, memory=memory),
+        "allocation": Amounts(cpu=sum(one.cpu_milli for one in whole), memory=sum(one.memory_bytes for one in whole)),
+        "instances": tuple(Instance(id=vm if isinstance(vm, str) else vm.name) for vm in vms),
+        "domain_capabilities": DomainCapabilities(hypervisor_type="kvm"),
+    }
+    return Hypervisor(
+        metadata=ObjectMeta(
+            name=name, labels=labels | {f"{DOMAIN_LABEL_PREFIX}{key}": value for key, value in domains.items()}
+        ),
+        spec=spec,
+        status=HypervisorStatus(**{**usual, **status}),
+    )
+
+
+def make_slot(
+    name: str,
+    host: str,
+    members: Mapping[str, str] | None = None,
+    *,
+    cpu: int = 1000,
+    memory: int = 2 * GIB,
+    zone: str = "",
+    ready: bool | None = True,
+    consumer: str = "",
+) -> Reservation:
+    """A failover slot. ``members``: VM → the host that it was on when it joined."""
+    conditions = () if ready is None else (Condition(type="Ready", status="True" if ready else "False", reason="Test"),)
+    return Reservation(
+        metadata=ObjectMeta(name=name, labels={RESERVATION_TYPE_LABEL: "failover"}),
+        spec=ReservationSpec(
+            type="FailoverReservation",
+            availability_zone=zone,
+            resources=Amounts(cpu=cpu, memory=memory),
+            target_host=host,
+            failover_reservation=FailoverSpec(resource_group="g"),
+        ),
+        status=ReservationStatus(
+            host=host,
+            conditions=conditions,
+            consumer=Consumer(vm=consumer, fence="f") if consumer else None,
+            failover_reservation=FailoverStatus(allocations=dict(members or {})),
+        ),
+    )
 
 
 @dataclass(slots=True)
@@ -119,17 +206,18 @@ def tight_cloud(random: Random, runner: asyncio.Runner) -> SmallCloud:
         if vm.spec.resources["cpu"] > 1000 or random.random() < 0.2:
             continue
         view = VmView(
-            id=vm.name,
-            host=location(vm),
-            cpu_milli=vm.spec.resources["cpu"],
-            memory_bytes=vm.spec.resources["memory"],
+            id=vm.name, host=location(vm), cpu_milli=vm.spec.resources["cpu"], memory_bytes=vm.spec.resources["memory"]
         )
         for at in sorted(range(len(slots)), key=lambda number: random.random() + 0.8 * (number > 0)):
             slot, has = slots[at], sum(view.id in one.members for one in slots)
-            if has < random.choice((k, 1)) and fits(view, slot) and is_vm_eligible_for_reservation(view, slot, slots):
+            if (
+                has < random.choice((k, 1))
+                and is_large_enough(view, slot)
+                and is_vm_eligible_for_reservation(view, slot, slots)
+            ):
                 slots[at] = msgspec.structs.replace(slot, members={**slot.members, view.id: view.host})
     reservations = tuple(
-        reservation(slot.name, slot.host, slot.cpu_milli, slot.memory_bytes, slot.members) for slot in slots
+        make_slot(slot.name, slot.host, slot.members, cpu=slot.cpu_milli, memory=slot.memory_bytes) for slot in slots
     )
     settings = RoleSettings()
     return SmallCloud(
@@ -142,13 +230,7 @@ def tight_cloud(random: Random, runner: asyncio.Runner) -> SmallCloud:
 
 def _host(random: Random, number: int, *, plain: bool) -> Hypervisor:
     if plain:
-        return Hypervisor(
-            metadata=ObjectMeta(name=f"h{number}", labels={ZONE_LABEL: "a"}),
-            status=HypervisorStatus(
-                capacity=Amounts(cpu=8000, memory=16 * GIB),
-                domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
-            ),
-        )
+        return make_host(f"h{number}", cpu=8000, memory=16 * GIB, zone="a", allocation=None)
     labels = {f"{DOMAIN_LABEL_PREFIX}power": random.choice(("p1", "p2", "p3"))} if random.random() < 0.8 else {}
     if random.random() < 0.9:
         labels[f"{DOMAIN_LABEL_PREFIX}rack"] = f"r{random.randint(1, 5)}"
@@ -181,13 +263,8 @@ def _host(random: Random, number: int, *, plain: bool) -> Hypervisor:
 def _vm(random: Random, number: int, hosts: list[Hypervisor], *, plain: bool) -> VirtualMachine:
     if plain:
         size = random.choice((1, 2))
-        return VirtualMachine(
-            metadata=ObjectMeta(name=f"v{number}"),
-            spec=VirtualMachineSpec(
-                flavor=f"f{size}", resources=Amounts(cpu=size * 1000, memory=size * 2 * GIB), zone="a"
-            ),
-            status=VirtualMachineStatus(phase="ACTIVE", assigned=Assigned(hypervisor=random.choice(hosts).name)),
-        )
+        host = random.choice(hosts).name
+        return make_vm(f"v{number}", host, cpu=size * 1000, memory=size * 2 * GIB, zone="a", flavor=f"f{size}")
     specs: dict[str, str] = {}
     for trait in (*TRAITS, "CUSTOM_NOWHERE"):
         if random.random() < (0.15 if trait in TRAITS else 0.02):
@@ -259,7 +336,7 @@ def _planned(random: Random, cloud: SmallCloud) -> tuple[Reservation, ...]:
     result = plan(cloud.plan_input(cloud.gathered(part)))
     opened = {action.slot_key: action for action in result.actions if isinstance(action, Open)}
     return tuple(
-        reservation(slot.name, slot.host, slot.cpu_milli, slot.memory_bytes, slot.members, zone=slot.zone)
+        make_slot(slot.name, slot.host, slot.members, cpu=slot.cpu_milli, memory=slot.memory_bytes, zone=slot.zone)
         for slot in result.slots
         if slot.name in opened
     )
@@ -283,26 +360,6 @@ def _crowded(resources: Resources) -> Resources:
     return msgspec.structs.replace(resources, hypervisors=tuple(map(full, resources.hypervisors)))
 
 
-def reservation(
-    name: str, host: str, cpu: int, memory: int, members: dict[str, str], *, ready: bool | None = True, zone: str = ""
-) -> Reservation:
-    """A slot."""
-    conditions = () if ready is None else (Condition(type="Ready", status="True" if ready else "False", reason="Test"),)
-    return Reservation(
-        metadata=ObjectMeta(name=name, labels={RESERVATION_TYPE_LABEL: "failover"}),
-        spec=ReservationSpec(
-            type="FailoverReservation",
-            availability_zone=zone,
-            resources=Amounts(cpu=cpu, memory=memory),
-            target_host=host,
-            failover_reservation=FailoverSpec(resource_group="g"),
-        ),
-        status=ReservationStatus(
-            host=host, conditions=conditions, failover_reservation=FailoverStatus(allocations=members)
-        ),
-    )
-
-
 def _broken(random: Random, resources: Resources) -> tuple[Reservation, ...]:
     """The slots with a few that are not ready, small, or with members that should not be there."""
     slots = list(resources.reservations)
@@ -313,7 +370,9 @@ def _broken(random: Random, resources: Resources) -> tuple[Reservation, ...]:
             members[next(iter(members))] = random.choice(names)
         size = random.choice((1, 2, 4))
         slots.append(
-            reservation(f"odd-{len(slots)}", random.choice(names), size * 1000, size * 2 * GIB, members, zone="a")
+            make_slot(
+                f"odd-{len(slots)}", random.choice(names), members, cpu=size * 1000, memory=size * 2 * GIB, zone="a"
+            )
         )
     return tuple(_spoilt(random, slot) for slot in slots)
 
@@ -323,9 +382,9 @@ def _spoilt(random: Random, slot: Reservation) -> Reservation:
     members = slot.status.failover_reservation.allocations if slot.status.failover_reservation else {}
     cpu, memory = slot.spec.resources["cpu"], slot.spec.resources["memory"]
     if chance < 0.08:
-        return reservation(slot.name, slot.status.host, cpu, memory, members, ready=False)
+        return make_slot(slot.name, slot.status.host, members, cpu=cpu, memory=memory, ready=False)
     if chance < 0.12:
-        return reservation(slot.name, slot.status.host, cpu // 2, memory // 2, members)
+        return make_slot(slot.name, slot.status.host, members, cpu=cpu // 2, memory=memory // 2)
     if chance < 0.15:
-        return reservation(slot.name, slot.status.host, cpu, memory, {**members, "gone": "h0"})
+        return make_slot(slot.name, slot.status.host, {**members, "gone": "h0"}, cpu=cpu, memory=memory)
     return slot

@@ -60,7 +60,7 @@ class AgentProcess:
     def _end(self) -> int:
         assert self.process is not None
         assert self.process.stdout is not None
-        code = self.process.wait(timeout=10)
+        code = self.process.wait(timeout=30)
         self.process.stdout.close()
         return code
 

@@ -9,23 +9,18 @@ from typing import Any
 
 import msgspec
 
-from outlive.base.random import Random
-from outlive.failover.verify.cases import Landing
-from outlive.failover.verify.check import Options, Verdict, check
-from outlive.failover.verify.document import CertifiedState
-from outlive.failover.verify.fleet import StateFleet
-from outlive.failover.verify.memberships import Memberships
-from outlive.resources import Resource
-from outlive.resources.digest import Facts
-from outlive.resources.state import state_digest, state_facts
-from tests.support.certified import (
-    certificate_document,
-    certified,
-    documents,
-    fleet,
-    planned,
-    resources,
+from outlive.base import Random
+from outlive.failover.verify import (
+    CaseLanding,
+    CertificateVerdict,
+    CertifiedState,
+    Memberships,
+    StateFleet,
+    VerifyOptions,
 )
+from outlive.failover.verify.check import check
+from outlive.resources import Facts, Resource, state_digest, state_facts
+from tests.support.certified import certificate_document, certified, documents, fleet, planned, resources
 
 Doc = dict[str, Any]
 
@@ -83,7 +78,7 @@ class Case:
         needs = {vm["id"]: vm["need"] for vm in self.certificate["vms"]}
         seen = StateFleet(self.facts())
         slots = [slot for slot in seen.slots.values() if slot.ready]
-        counting = Memberships(seen, {}).counting()
+        counting = Memberships(seen, {}).counting_slots()
         self.certificate = {
             "version": 1,
             "stateDigest": "",
@@ -106,8 +101,8 @@ class Case:
         }
         self.redigest()
 
-    def verdict(self, **options: Any) -> Verdict:
-        return check(self.facts(), msgspec.convert(self.certificate, CertifiedState), Options(**options))
+    def verdict(self, **options: Any) -> CertificateVerdict:
+        return check(self.facts(), msgspec.convert(self.certificate, CertifiedState), VerifyOptions(**options))
 
     def facts(self) -> tuple[Facts, ...]:
         return state_facts(resources(self.state))
@@ -116,9 +111,13 @@ class Case:
         return set(self.verdict(**options).counts)
 
 
-def judged(objects: list[Resource], certificate: Doc, heard: list[Landing] | None = None, **options: Any) -> Verdict:
+def judged(
+    objects: list[Resource], certificate: Doc, heard: list[CaseLanding] | None = None, **options: Any
+) -> CertificateVerdict:
     claimed = msgspec.convert(certificate, CertifiedState)
-    return check(state_facts(objects), claimed, Options(**options), report=None if heard is None else heard.append)
+    return check(
+        state_facts(objects), claimed, VerifyOptions(**options), report=None if heard is None else heard.append
+    )
 
 
 def members(slot: Doc) -> dict[str, str]:

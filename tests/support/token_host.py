@@ -8,19 +8,11 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
-from outlive.api.auth import Identity, Role
-from outlive.api.errors import Unauthenticated
-from outlive.api.lifetimes import TokenService
-from outlive.api.tokens import StoredTokens, digest_of
-from outlive.base.clock import as_datetime
-from outlive.base.errors import Forbidden, OutliveError, Unavailable, Unknown
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.credentials import CredentialRenewer, Credentials
-from outlive.resources import ObjectMeta, Token
-from outlive.resources.tokens import LASTS
-from outlive.store import compare_and_swap
-from outlive.store.memory import MemoryStore
+from outlive.api import Identity, Role, StoredTokens, TokenService, Unauthenticated, digest_of
+from outlive.base import Forbidden, OutliveError, Random, SeededIds, Unavailable, Unknown, as_datetime
+from outlive.node import CredentialRenewer, Credentials
+from outlive.resources import LASTS, ObjectMeta, Token
+from outlive.store import MemoryStore, compare_and_swap
 from tests.support.calendar import Calendar
 
 FIRST = "the-first-secret-of-kvm-1"
@@ -39,7 +31,7 @@ class Disk:
         self.token, self.next, self.former = FIRST, "", ""
         self._step = step
 
-    async def pending(self) -> str:
+    async def read_pending(self) -> str:
         return self.next
 
     async def prepare(self, make: Callable[[], str]) -> str:
@@ -59,7 +51,7 @@ class Disk:
     async def forget(self) -> None:
         self.next = ""
 
-    async def authorities(self) -> tuple[bytes, ...]:
+    async def read_authorities(self) -> tuple[bytes, ...]:
         return ()
 
     async def believe(self, found: tuple[bytes, ...]) -> None:
@@ -165,10 +157,10 @@ async def look(server: TokenServer, disk: Disk, faults: Iterator[str], seed: int
         Credentials(disk, Line(server, token or disk.token, faults)),
         clock=server.clock,
         random=Random(seed),
-        make=SeededIds(Random(seed)).token,
+        make=SeededIds(Random(seed)).new_token,
     )
     try:
-        await renewer.look_at_token()
+        await renewer.renew_token()
     except Crash:
         return False
     except OutliveError:

@@ -6,21 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from outlive.base.clock import LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import LoopClock, Random, SeededIds
 from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
-from outlive.simulation.disks import Disks
-from outlive.simulation.guards import SimGuard
-from outlive.simulation.history import History
-from outlive.simulation.hypervisors import SimHypervisor
-from outlive.simulation.judges.judge import Judge
-from outlive.simulation.judges.truth import Truth
-from outlive.simulation.machines import Machine
-from outlive.simulation.process import Process
-from outlive.simulation.stores import Author, WorldStore
-from outlive.simulation.world import MakeStore
-from outlive.store.tables import Write
+from outlive.simulation import (
+    Author,
+    History,
+    Machine,
+    MakeStore,
+    Process,
+    SimDisks,
+    SimGuard,
+    SimHypervisor,
+    WorldStore,
+)
+from outlive.simulation.judges import Judge, Truth
+from outlive.store import Write
 
 GIB = 2**30
 
@@ -58,12 +58,12 @@ class Bench:
     def __post_init__(self) -> None:
         self.history = History()
         self.hypervisors: dict[str, SimHypervisor] = {}
-        self.disks = Disks("all", lambda host: self.judge.reach(host))
+        self.disks = SimDisks("all", lambda host: self.judge.judge_host(host))
         self.store = self.make_store(
             LoopClock(),
             SeededIds(Random(1)),
-            lambda write, by: self.judge.wrote(write, by),
-            lambda write, by, refusal: self.judge.refused(write, by, refusal),
+            lambda write, by: self.judge.judge_write(write, by),
+            lambda write, by, refusal: self.judge.judge_refusal(write, by, refusal),
         )
         self.judge = Judge(
             Truth(self.store, self.hypervisors, self.disks, self.history), seed=1, replay="outlive simulate --seed 1"
@@ -87,7 +87,7 @@ class Bench:
 
     def _changed(self, host: str, vm: str, how: str) -> None:
         self.reported.append((host, vm, how))
-        self.judge.domain(host, vm, how)
+        self.judge.judge_domain(host, vm, how)
         self.watch(host, vm)
 
 
@@ -114,7 +114,7 @@ class GuardedHost:
             down=self._down,
         )
         self.guard: SimGuard | None = None
-        self.changed = partial(self.bench.judge.guard, "h1")
+        self.changed = partial(self.bench.judge.judge_guard, "h1")
         self.daemon = Process("daemon")
         self.daemon.alive = True
         self.process = Process("guard")

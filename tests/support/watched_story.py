@@ -6,8 +6,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from outlive.simulation.scenario import read_scenario
-from outlive.simulation.story import Story
+from outlive.simulation import Story, read_scenario
 from tests.support.loops import run
 
 

@@ -12,14 +12,10 @@ from typing import Any
 
 import aiohttp
 
-from outlive.api.admission_review import AdmissionReviews, webhook_manifest
-from outlive.api.app import AdmissionEndpoint
-from outlive.api.auth import Role
-from outlive.api.tls import ServerTls, names_of
-from outlive.base.clock import Clock, SystemClock
-from outlive.base.random import Random
+from outlive.api import AdmissionEndpoint, AdmissionReviews, Role, ServerTls, names_of, webhook_manifest
+from outlive.base import Clock, Random, SystemClock
+from outlive.store import RequestCredentials
 from outlive.store.kubernetes import ClusterAccess, KubernetesStore
-from outlive.store.rest import RequestCredentials
 from tests.support.api import api
 from tests.support.api_server import ApiRefusal, ApiServer
 
@@ -102,8 +98,8 @@ class AsUser(ClusterAccess):
         super().__init__(server.url, authority=server.authority, token=server.token)
         self._user = user
 
-    async def credentials(self, clock: Clock) -> RequestCredentials:
-        sent = await super().credentials(clock)
+    async def request_credentials(self, clock: Clock) -> RequestCredentials:
+        sent = await super().request_credentials(clock)
         return RequestCredentials({**sent.headers, "Impersonate-User": self._user}, sent.tls)
 
 

@@ -16,9 +16,7 @@ from tempfile import mkdtemp
 import yaml
 from lab.zookeeper import ZooKeeperEnsemble
 
-from outlive.base.clock import Clock, SystemClock
-from outlive.base.ids import SystemIds
-from outlive.base.random import Random
+from outlive.base import Clock, Random, SystemClock, SystemIds
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperClient, ZooKeeperStore
 from tests.support.command import COMMAND, Server, environment, spawned
 from tests.support.ensemble_guardian import end_servers, guard_folder

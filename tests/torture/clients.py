@@ -10,8 +10,7 @@ from typing import Any
 from tests.conformance.objects import change, with_meta
 from tests.torture.linearizability import NEVER, Call, State
 
-from outlive.base.errors import AlreadyExists, Conflict, NotFound, Unavailable, Unknown
-from outlive.base.random import Random
+from outlive.base import AlreadyExists, Conflict, NotFound, Random, Unavailable, Unknown
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.store import Store
 

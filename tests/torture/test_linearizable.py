@@ -10,11 +10,8 @@ from tests.support.loops import run, run_real
 from tests.torture.clients import Histories, torment
 from tests.torture.linearizability import linearizable
 
-from outlive.base.clock import LoopClock, SystemClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.store.faults import FaultRates, FaultStore
-from outlive.store.memory import MemoryStore
+from outlive.base import LoopClock, Random, SeededIds, SystemClock
+from outlive.store import FaultRates, FaultStore, MemoryStore
 from outlive.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,7 @@ import pytest
 from tests.support.loops import run_real
 from tests.torture.victim import LIVES, MORTAL, step_of, whole
 
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SystemIds
-from outlive.base.random import Random
+from outlive.base import Random, SystemClock, SystemIds
 from outlive.resources import VirtualMachine
 from outlive.store.sqlite import DATABASE_FILE, SqliteStore
 
@@ -23,6 +21,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 6
+ROUNDS_MOST = 60
+"""Where the disk is slow, a round writes little."""
 PATIENCE_S = 30.0
 
 
@@ -82,7 +82,9 @@ def test_no_acknowledged_write_is_lost_when_the_process_is_killed(tmp_path: Path
     random = Random(7)
     total = 0
     before: dict[str, int] = {}
-    for _ in range(ROUNDS):
+    rounds = 0
+    while rounds < ROUNDS or total <= 200:
+        rounds += 1
         promised = acknowledged(kill_at(tmp_path, random.uniform(0.0, 0.6)))
         found = kept(tmp_path)
         for name, number in {**before, **promised}.items():
@@ -91,14 +93,15 @@ def test_no_acknowledged_write_is_lost_when_the_process_is_killed(tmp_path: Path
             assert number <= max(promised.get(name, 0), before.get(name, 0)) + 1, f"{name}: {number} from nowhere"
         before = found
         total += sum(promised.values())
-    assert total > 200
+        assert rounds < ROUNDS_MOST
 
 
 def test_what_is_deleted_is_gone_with_its_finalizer_and_neither_before_nor_for_a_while(tmp_path: Path) -> None:
     random = Random(8)
     over: set[str] = set()
-    lives = 0
-    for _ in range(ROUNDS):
+    lives = rounds = 0
+    while rounds < ROUNDS or lives <= 50:
+        rounds += 1
         said = lived(kill_at(tmp_path, random.uniform(0.1, 0.5)))
         found = stored(tmp_path)
         for name, steps in said.items():
@@ -121,7 +124,7 @@ def test_what_is_deleted_is_gone_with_its_finalizer_and_neither_before_nor_for_a
             lives += len(begun)
             if not there and last % 4:
                 over.add(uid)
-    assert lives > 50
+        assert rounds < ROUNDS_MOST
 
 
 def test_a_log_that_ends_anywhere_gives_whole_objects_of_one_moment(tmp_path: Path) -> None:

@@ -18,9 +18,7 @@ from tests.support.loops import run_real
 from tests.torture.test_sqlite_crashes import ROOT, acknowledged, kept
 from tests.torture.victim import numbered, whole
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import Unavailable, Unknown
-from outlive.base.ids import SystemIds
+from outlive.base import SystemClock, SystemIds, Unavailable, Unknown
 from outlive.resources import VirtualMachine
 from outlive.store.sqlite import SqliteStore
 
@@ -134,27 +132,21 @@ def test_a_process_with_a_file_size_limit_loses_nothing(tmp_path: Path) -> None:
     assert kept(tmp_path) == promised
 
 
-def test_no_write_is_of_unknown_fate_on_a_merely_full_store(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await SqliteStore.open(tmp_path, clock=SystemClock(), ids=SystemIds(), max_bytes=256 * 1024)
-        try:
-            await fill(store)
-        except* Unknown:
-            pytest.fail("a full store knows that nothing was written")
-        await store.close()
-
-    run_real(scene())
+async def test_no_write_is_of_unknown_fate_on_a_merely_full_store(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path, clock=SystemClock(), ids=SystemIds(), max_bytes=256 * 1024)
+    try:
+        await fill(store)
+    except* Unknown:
+        pytest.fail("a full store knows that nothing was written")
+    await store.close()
 
 
-def test_the_reason_why_writes_fail_is_kept_until_one_is_kept_again(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await SqliteStore.open(tmp_path, clock=SystemClock(), ids=SystemIds(), max_bytes=512 * 1024)
-        assert store.write_failure == ""
-        held = await fill(store)
-        assert "full" in store.write_failure
-        for obj in list(held.values())[: len(held) // 2]:
-            await store.delete(obj.ref)
-        assert store.write_failure == ""
-        await store.close()
-
-    run_real(scene())
+async def test_the_reason_why_writes_fail_is_kept_until_one_is_kept_again(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path, clock=SystemClock(), ids=SystemIds(), max_bytes=512 * 1024)
+    assert store.write_failure == ""
+    held = await fill(store)
+    assert "full" in store.write_failure
+    for obj in list(held.values())[: len(held) // 2]:
+        await store.delete(obj.ref)
+    assert store.write_failure == ""
+    await store.close()

@@ -15,9 +15,7 @@ import sys
 
 from tests.conformance.objects import change, with_meta
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import Unavailable
-from outlive.base.ids import SystemIds
+from outlive.base import SystemClock, SystemIds, Unavailable
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.store.sqlite import SqliteStore
 

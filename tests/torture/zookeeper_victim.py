@@ -10,8 +10,7 @@ import msgspec
 from tests.conformance.objects import with_project
 from tests.support.zookeeper import zookeeper_store
 
-from outlive.base.errors import OutliveError
-from outlive.base.logging import configure_logging
+from outlive.base import OutliveError, configure_logging
 from outlive.resources import VirtualMachine
 from outlive.store.zookeeper import ZooKeeperAccess
 

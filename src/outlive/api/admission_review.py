@@ -1,10 +1,10 @@
 """``POST /admission/KEY``: the validating admission webhook for a Kubernetes API server that daemons write to directly.
 
 It judges a write by the functions that judge one over this server's own API: the table of who writes what and its rules
-(``api.permission``), and what is checked before an object is written or deleted (``api.admission``). What is judged is
-the version that the write replaces, which the API server sends. Nothing is written, so that any controller answers,
-the leader or not. Users of the cluster have roles by their names and groups (``identity_of``), which
-docs/operating/kubernetes.md#direct tells.
+(``api.permission``), and what is checked before an object is written or deleted (``api.admission``,
+``api.neighbours``). What is judged is the version that the write replaces, which the API server sends. Nothing is
+written, so that any controller answers, the leader or not. Users of the cluster have roles by their names and groups
+(``identity_of``), which docs/how-to/kubernetes.md#direct tells.
 """
 
 from __future__ import annotations
@@ -18,21 +18,27 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outlive.api.admission import DiskOwners, Neighbours, admitted, check_deletion, completed
+from outlive.api.admission import check_admission, check_deletion, fill_from_definition
 from outlive.api.auth import ADMISSION_PATH, CHECKED, HOSTS, LEASES_PATH, Identity, Role, may_write
 from outlive.api.errors import TimedOut, status_document
 from outlive.api.middleware import REQUEST_ID
+from outlive.api.neighbours import DiskOwners, Neighbours
 from outlive.api.permission import permit_write, require_readable
 from outlive.api.quotas import HostQuotas
 from outlive.api.requests import JSON, json_response, media_type
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput, Forbidden, Invalid, NotFound, OutliveError, Refused
-from outlive.base.logging import get_logger
-from outlive.resources import PLURALS, Election, Hypervisor, Membership, Resource, Token
-from outlive.resources.cluster_roles import COORDINATOR_ACCOUNTS, HOST_ACCOUNTS
-from outlive.resources.meta import GROUP
-from outlive.store import Malformed, Store, list_all
-from outlive.store.tables import understood
+from outlive.base import BadInput, Clock, Forbidden, Invalid, NotFound, OutliveError, Refused, get_logger
+from outlive.resources import (
+    COORDINATOR_ACCOUNTS,
+    GROUP,
+    HOST_ACCOUNTS,
+    PLURALS,
+    Election,
+    Hypervisor,
+    Membership,
+    Resource,
+    Token,
+)
+from outlive.store import Malformed, Store, decode_stored, list_all
 
 REVIEW_VERSION: Final = "admission.k8s.io/v1"
 REVIEW_S: Final = 4.0
@@ -62,7 +68,7 @@ CASCADES: Final = ("orphan", "foregroundDeletion")
 _log = get_logger("api.admission")
 
 
-class _User(msgspec.Struct, frozen=True):
+class _ReviewUser(msgspec.Struct, frozen=True):
     username: str = ""
     groups: tuple[str, ...] = ()
 
@@ -78,7 +84,7 @@ class ReviewedWrite(msgspec.Struct, frozen=True, rename="camel"):
     uid: str
     resource: _Resource
     operation: Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
-    user_info: _User
+    user_info: _ReviewUser
     sub_resource: str = ""
     name: str = ""
     object: msgspec.Raw = msgspec.Raw()
@@ -124,13 +130,13 @@ def webhook_manifest(authority: bytes, key: str, *, namespace: str, url: str = "
         "kind": "ValidatingWebhookConfiguration",
         "metadata": {"name": "outlive"},
         "webhooks": [
-            _webhook("leases", LEASES, f"{ADMISSION_PATH}/{key}{LEASES_PATH}", authority, namespace, url),
-            _webhook("writes", OTHERS, f"{ADMISSION_PATH}/{key}", authority, namespace, url),
+            _build_webhook("leases", LEASES, f"{ADMISSION_PATH}/{key}{LEASES_PATH}", authority, namespace, url),
+            _build_webhook("writes", OTHERS, f"{ADMISSION_PATH}/{key}", authority, namespace, url),
         ],
     }
 
 
-def _webhook(
+def _build_webhook(
     name: str, plurals: Sequence[str], path: str, authority: bytes, namespace: str, url: str
 ) -> dict[str, Any]:
     service = {"namespace": namespace, "name": SERVICE, "port": 443, "path": path}
@@ -203,7 +209,7 @@ class AdmissionReviews:
         if identity is None:
             raise Forbidden(
                 f"the user {user.username} has no role in Outlive",
-                remedy="put it into a group such as outlive:operators: see docs/operating/kubernetes.md#direct",
+                remedy="put it into a group such as outlive:operators: see docs/how-to/kubernetes.md#direct",
             )
         if identity.name == f"{_ACCOUNT}{self._namespace}:{CONTROLLER_ACCOUNT}":
             return ()
@@ -230,13 +236,13 @@ class AdmissionReviews:
         return await self._check_admission(after)
 
     async def _check_admission(self, obj: Resource) -> tuple[str, ...]:
-        if completed(obj) != obj:
+        if fill_from_definition(obj) != obj:
             raise Invalid(
                 f"size, disks, ports or the label of shared disks of VM {obj.name} are not as its definition says",
                 place="spec.definition",
                 remedy="outlive apply and outlive vm define write them out",
             )
-        warnings = admitted(obj)
+        warnings = check_admission(obj)
         await Neighbours(self._store, self._owners).check(obj)
         return warnings
 
@@ -256,7 +262,7 @@ def _object_of(kind: type[Resource], raw: msgspec.Raw, identity: Identity, when:
     """The object; of nonsense that was written earlier ``None`` for administrators, who may mend or delete it."""
     if bytes(raw) in (b"", b"null"):
         return None
-    found = understood(kind, raw)
+    found = decode_stored(kind, raw)
     if not isinstance(found, Malformed):
         return found
     if when == "was" and identity.role is Role.ADMIN:
@@ -266,7 +272,7 @@ def _object_of(kind: type[Resource], raw: msgspec.Raw, identity: Identity, when:
 
 def _ends_cascade(kind: type[Resource], asked: ReviewedWrite) -> bool:
     """True for the garbage collector's part of a deletion: it takes its own finalizer from what is being deleted."""
-    before, after = understood(kind, asked.old_object), understood(kind, asked.object)
+    before, after = decode_stored(kind, asked.old_object), decode_stored(kind, asked.object)
     if isinstance(before, Malformed) or isinstance(after, Malformed) or not before.deleting:
         return False
     left = tuple(one for one in before.metadata.finalizers if one not in CASCADES)

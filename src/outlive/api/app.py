@@ -32,7 +32,7 @@ from outlive.api.auth import (
     LEASES_PATH,
     PEER,
     PODS_PATH,
-    Access,
+    AccessLevel,
     Authenticator,
     Identity,
     KeystoneAccess,
@@ -44,7 +44,7 @@ from outlive.api.connections import CONNECTION, ClientConnection
 from outlive.api.errors import SlowBody, TimedOut
 from outlive.api.kubernetes import KnownCells
 from outlive.api.levels import Levels, PriorityLevel, Turns, level_of
-from outlive.api.liquid import PATHS, QUOTA_SUFFIX, USAGE_SUFFIX, Liquid
+from outlive.api.liquid import PATHS, QUOTA_SUFFIX, USAGE_SUFFIX, LiquidHandlers
 from outlive.api.list_places import ListPlaces
 from outlive.api.middleware import (
     AUTHENTICATE,
@@ -59,26 +59,19 @@ from outlive.api.middleware import (
     answer_error,
     client_of,
 )
-from outlive.api.openapi import Documents
+from outlive.api.openapi import OpenApiDocuments
 from outlive.api.requests import GROUP_PATH, JSON, json_response
 from outlive.api.resources import Resources
 from outlive.api.streams import StreamedResponse
 from outlive.api.watch import Watches, WatchResponse
 from outlive.api.watch_cache import WatchCaches
-from outlive.base.clock import Clock
-from outlive.base.errors import Forbidden, NotFound, OutliveError, Unavailable
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
-from outlive.commitments.service import CommitmentService
-from outlive.node.storage_statistics import StorageGauges
-from outlive.placement.external import ExternalAnswer
-from outlive.placement.service import PlacementService
-from outlive.resources import API_VERSION, PLURALS, Resource, Secret, VirtualMachine
-from outlive.resources.vms import CONSOLE_SECRETS
-from outlive.runtime.audit import AuditLog, AuditSettings, Refusals, TokenShares
-from outlive.runtime.metrics import Metrics
-from outlive.store import Store, read
-from outlive.store.tls import (
+from outlive.base import Clock, Forbidden, Ids, NotFound, OutliveError, Unavailable, get_logger
+from outlive.commitments import CommitmentService
+from outlive.node import StorageGauges
+from outlive.placement import ExternalAnswer, PlacementService
+from outlive.resources import API_VERSION, CONSOLE_SECRETS, PLURALS, Resource, Secret, VirtualMachine
+from outlive.runtime import AuditLog, AuditSettings, Metrics, Refusals, TokenShares
+from outlive.store import (
     AUTHORITY_PATH,
     BACKUP_PATH,
     JOIN_PATH,
@@ -87,6 +80,8 @@ from outlive.store.tls import (
     ROTATION_PATH,
     SCREEN_PATH,
     TOKEN_PATH,
+    Store,
+    read,
 )
 
 Query = Callable[[Mapping[str, str]], Awaitable[Any]]
@@ -174,7 +169,7 @@ class Endpoint(NamedTuple):
 
     path: str
     handler: Handler
-    access: Access
+    access: AccessLevel
     summary: str
     tag: str = "discovery"
     methods: tuple[str, ...] = ("GET",)
@@ -205,7 +200,7 @@ def create_app(deps: ApiDeps) -> Starlette:
     limit_s = float(deps.settings.request_timeout)
 
     @asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+    async def close_at_end(_app: Starlette) -> AsyncIterator[None]:
         try:
             yield
         finally:
@@ -214,7 +209,8 @@ def create_app(deps: ApiDeps) -> Starlette:
 
     app = Starlette(
         routes=[
-            _route(endpoint, authenticator, levels, limit_s) for endpoint in _endpoints(deps, caches, watches, turns)
+            _build_route(endpoint, authenticator, levels, limit_s)
+            for endpoint in _build_endpoints(deps, caches, watches, turns)
         ],
         middleware=[
             Middleware(
@@ -227,7 +223,7 @@ def create_app(deps: ApiDeps) -> Starlette:
             )
         ],
         exception_handlers={HTTPException: answer_error, OutliveError: answer_error},
-        lifespan=lifespan,
+        lifespan=close_at_end,
     )
     app.router.redirect_slashes = False  # the framework's own redirect trusts the header Host
     app.state.watches = watches
@@ -236,7 +232,7 @@ def create_app(deps: ApiDeps) -> Starlette:
     return app
 
 
-def _route(endpoint: Endpoint, authenticator: Authenticator, levels: Levels, limit_s: float) -> Route:
+def _build_route(endpoint: Endpoint, authenticator: Authenticator, levels: Levels, limit_s: float) -> Route:
     """The endpoint as the framework serves it: authenticated, its body read, by a seat of its level, and in limited
     time (a stream's body is not limited)."""
     handler = endpoint.handler
@@ -291,63 +287,51 @@ async def _read_body(request: Request) -> None:
         ) from None
 
 
-def _endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches, turns: Turns) -> list[Endpoint]:
+def _build_endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches, turns: Turns) -> list[Endpoint]:
     """Every path that is served."""
     if deps.metrics_only:
-        return _operation(deps, turns)
+        return _operation_endpoints(deps, turns)
+    places = ListPlaces(deps.admission.key if deps.admission is not None else "")
+    resources = Resources(
+        deps.store, deps.plurals, caches, watches, turns, deps.clock, deps.ids, deps.known_cells, places
+    )
+    served: list[tuple[str, Handler, tuple[str, ...]]] = [
+        ("/{plural}", resources.serve_collection, ("GET", "POST")),
+        ("/{plural}/{name}", resources.serve_item, ("GET", "PUT", "PATCH", "DELETE")),
+        ("/{plural}/{name}/status", resources.serve_status, ("GET", "PUT", "PATCH")),
+    ]
     endpoints = [
-        *_resources(
-            Resources(
-                deps.store,
-                deps.plurals,
-                caches,
-                watches,
-                turns,
-                deps.clock,
-                deps.ids,
-                deps.known_cells,
-                ListPlaces(deps.admission.key if deps.admission is not None else ""),
-            )
-        ),
-        *_kubernetes(deps, turns),
-        *_operation(deps, turns),
-        *_scheduler(deps.placement),
-        *_liquid(Liquid(deps.commitments, deps.clock)),
         *(
-            Endpoint(path, _query(query), Access.SURVEY, f"Answers {path}", "questions")
+            Endpoint(f"{GROUP_PATH}{path}", handler, AccessLevel.READ, "Resources", "resources", methods)
+            for path, handler, methods in served
+        ),
+        *_kubernetes_endpoints(deps, turns),
+        *_operation_endpoints(deps, turns),
+        *_scheduler_endpoints(deps.placement),
+        *_liquid_endpoints(LiquidHandlers(deps.commitments, deps.clock)),
+        *(
+            Endpoint(path, _serve_query(query), AccessLevel.SURVEY, f"Answers {path}", "questions")
             for path, query in sorted(deps.queries.items())
         ),
         *(
-            Endpoint(path, _command(command), Access.OPERATE, f"Does {path}", "commands", ("POST",))
+            Endpoint(path, _serve_command(command), AccessLevel.OPERATE, f"Does {path}", "commands", ("POST",))
             for path, command in sorted(deps.commands.items())
         ),
     ]
-    return [*endpoints, *_documents(Documents(deps.plurals, endpoints, deps.version))]
+    return [*endpoints, *_document_endpoints(OpenApiDocuments(deps.plurals, endpoints, deps.version))]
 
 
-def _resources(resources: Resources) -> list[Endpoint]:
-    served: list[tuple[str, Handler, tuple[str, ...]]] = [
-        ("/{plural}", resources.collection, ("GET", "POST")),
-        ("/{plural}/{name}", resources.item, ("GET", "PUT", "PATCH", "DELETE")),
-        ("/{plural}/{name}/status", resources.status, ("GET", "PUT", "PATCH")),
-    ]
-    return [
-        Endpoint(f"{GROUP_PATH}{path}", handler, Access.READ, "Resources", "resources", methods)
-        for path, handler, methods in served
-    ]
-
-
-def _kubernetes(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
+def _kubernetes_endpoints(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     """What clients of the Kubernetes protocol ask around the resources."""
     events, reviews = kubernetes.CoreEvents(deps.store, deps.clock, turns), kubernetes.AccessReviews(deps.plurals)
     authorization = f"/apis/{kubernetes.AUTHORIZATION}/v1"
     read: list[tuple[str, Handler, str]] = [
-        ("/api", _constant(kubernetes.core_versions()), "Versions of the core group"),
-        ("/api/v1", _constant(kubernetes.core_resources()), "Kinds of the core group"),
-        ("/apis", _constant(kubernetes.groups()), "API groups"),
-        ("/apis/outlive.dev", _constant(kubernetes.group()), "The API group"),
-        (GROUP_PATH, _constant(kubernetes.resources(deps.plurals)), "Kinds of the API group"),
-        (authorization, _constant(kubernetes.authorization_resources()), "Questions about what a token may"),
+        ("/api", _serve_constant(kubernetes.core_versions()), "Versions of the core group"),
+        ("/api/v1", _serve_constant(kubernetes.core_resources()), "Kinds of the core group"),
+        ("/apis", _serve_constant(kubernetes.api_groups()), "API groups"),
+        ("/apis/outlive.dev", _serve_constant(kubernetes.api_group()), "The API group"),
+        (GROUP_PATH, _serve_constant(kubernetes.api_resources(deps.plurals)), "Kinds of the API group"),
+        (authorization, _serve_constant(kubernetes.authorization_resources()), "Questions about what a token may"),
     ]
     served: list[tuple[str, Handler, str]] = [
         ("/api/v1/events", events.list, "Events in the form of the core group"),
@@ -356,26 +340,26 @@ def _kubernetes(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     ]
     posted: list[tuple[str, Handler, str]] = [
         ("selfsubjectaccessreviews", reviews.review, "Whether the token may do something"),
-        ("selfsubjectrulesreviews", reviews.rules, "What the token may do"),
+        ("selfsubjectrulesreviews", reviews.review_rules, "What the token may do"),
     ]
     return [
-        *(Endpoint(path, handler, Access.READ, summary) for path, handler, summary in read),
-        *(Endpoint(path, handler, Access.SURVEY, summary) for path, handler, summary in served),
+        *(Endpoint(path, handler, AccessLevel.READ, summary) for path, handler, summary in read),
+        *(Endpoint(path, handler, AccessLevel.SURVEY, summary) for path, handler, summary in served),
         *(
-            Endpoint(f"{authorization}/{name}", handler, Access.KNOWN, summary, methods=("POST",))
+            Endpoint(f"{authorization}/{name}", handler, AccessLevel.KNOWN, summary, methods=("POST",))
             for name, handler, summary in posted
         ),
-        Endpoint("/version", _constant(kubernetes.version(deps.version)), Access.OPEN, "Versions"),
+        Endpoint("/version", _serve_constant(kubernetes.server_version(deps.version)), AccessLevel.OPEN, "Versions"),
     ]
 
 
-def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
+def _operation_endpoints(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     """What those who run the server ask."""
 
-    async def alive(_request: Request, _identity: Identity) -> Response:
+    async def serve_liveness(_request: Request, _identity: Identity) -> Response:
         return PlainTextResponse("ok\n")
 
-    async def ready(_request: Request, _identity: Identity) -> Response:
+    async def serve_readiness(_request: Request, _identity: Identity) -> Response:
         why_not = deps.ready()
         return PlainTextResponse(f"not ready: {why_not}\n", 503) if why_not else PlainTextResponse("ok\n")
 
@@ -383,17 +367,17 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     if not deps.metrics_only:
         deps.metrics.register_collector(storage.collect)
 
-    async def metrics(_request: Request, _identity: Identity) -> Response:
+    async def serve_metrics(_request: Request, _identity: Identity) -> Response:
         if not deps.metrics_only:
             await storage.refresh()
         return StreamedResponse(metric_parts(), media_type=METRICS_TYPE)
 
     async def metric_parts() -> AsyncIterator[bytes]:
-        for part in deps.metrics.parts():
+        for part in deps.metrics.iterate_parts():
             yield part
             await turns.wait()
 
-    async def authority(_request: Request, _identity: Identity) -> Response:
+    async def serve_authority(_request: Request, _identity: Identity) -> Response:
         return Response(deps.authority() if deps.authority is not None else "", media_type="application/x-pem-file")
 
     async def cluster_key(_request: Request, identity: Identity) -> Response:
@@ -416,7 +400,7 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
         _log.info("screen_password.given", host=identity.host, vm=vm.name, secret=secret.name)
         return answer
 
-    async def backup(_request: Request, identity: Identity) -> Response:
+    async def serve_backup(_request: Request, identity: Identity) -> Response:
         assert deps.backup is not None
         stream = await deps.backup()
         _log.info("backup.given", name=identity.name)
@@ -432,30 +416,30 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     trusts = "The server's own authority, whose fingerprint clients compare"
     is_ready = "Whether the process is ready: 200, or 503 and why not"
     reviews = "Review a write for the Kubernetes API server"
-    metrics_access = Access.OPEN if deps.settings.metrics_auth == "none" else Access.SURVEY
+    metrics_access = AccessLevel.OPEN if deps.settings.metrics_auth == "none" else AccessLevel.SURVEY
     return [
-        Endpoint("/healthz", alive, Access.OPEN, "Whether the process serves at all", "operation"),
-        Endpoint("/livez", alive, Access.OPEN, "Whether the process serves at all", "operation"),
-        Endpoint("/readyz", ready, Access.OPEN, is_ready, "operation"),
-        Endpoint("/metrics", metrics, metrics_access, "Metrics in Prometheus' text format", "operation"),
-        *([Endpoint(JOIN_PATH, deps.join, Access.JOIN, joins, "operation", ("POST",))] if deps.join else []),
-        *([Endpoint(TOKEN_PATH, deps.own_token, Access.KNOWN, shows, "operation")] if deps.own_token else []),
+        Endpoint("/healthz", serve_liveness, AccessLevel.OPEN, "Whether the process serves at all", "operation"),
+        Endpoint("/livez", serve_liveness, AccessLevel.OPEN, "Whether the process serves at all", "operation"),
+        Endpoint("/readyz", serve_readiness, AccessLevel.OPEN, is_ready, "operation"),
+        Endpoint("/metrics", serve_metrics, metrics_access, "Metrics in Prometheus' text format", "operation"),
+        *([Endpoint(JOIN_PATH, deps.join, AccessLevel.JOIN, joins, "operation", ("POST",))] if deps.join else []),
+        *([Endpoint(TOKEN_PATH, deps.own_token, AccessLevel.KNOWN, shows, "operation")] if deps.own_token else []),
         *(
-            [Endpoint(RENEWAL_PATH, deps.renew_token, Access.RENEW, renews, "operation", ("POST",))]
+            [Endpoint(RENEWAL_PATH, deps.renew_token, AccessLevel.RENEW, renews, "operation", ("POST",))]
             if deps.renew_token
             else []
         ),
         *(
-            [Endpoint(ROTATION_PATH, deps.rotate_authority, Access.TLS, replaces, "operation", ("POST",))]
+            [Endpoint(ROTATION_PATH, deps.rotate_authority, AccessLevel.TLS, replaces, "operation", ("POST",))]
             if deps.rotate_authority
             else []
         ),
-        *([Endpoint(BACKUP_PATH, backup, Access.BACKUP, backs_up, "operation")] if deps.backup else []),
-        *([Endpoint(KEY_PATH, cluster_key, Access.CLUSTER_KEY, opens, "operation")] if deps.cluster_key else []),
-        *([Endpoint(SCREEN_PATH, screen_password, Access.SCREEN, screens, "operation")] if deps.opened else []),
+        *([Endpoint(BACKUP_PATH, serve_backup, AccessLevel.BACKUP, backs_up, "operation")] if deps.backup else []),
+        *([Endpoint(KEY_PATH, cluster_key, AccessLevel.CLUSTER_KEY, opens, "operation")] if deps.cluster_key else []),
+        *([Endpoint(SCREEN_PATH, screen_password, AccessLevel.SCREEN, screens, "operation")] if deps.opened else []),
         *(
             [
-                Endpoint(path, deps.admission.review, Access.ADMIT, reviews, "operation", ("POST",))
+                Endpoint(path, deps.admission.review, AccessLevel.ADMIT, reviews, "operation", ("POST",))
                 for path in (f"{ADMISSION_PATH}/{{key}}", f"{ADMISSION_PATH}/{{key}}{LEASES_PATH}")
             ]
             if deps.admission
@@ -466,7 +450,7 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
                 Endpoint(
                     f"{ADMISSION_PATH}/{{key}}{PODS_PATH}",
                     deps.admission.review_pods,
-                    Access.ADMIT,
+                    AccessLevel.ADMIT,
                     "Review a network annotation for the Kubernetes API server",
                     "operation",
                     ("POST",),
@@ -475,7 +459,7 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
             if deps.admission and deps.admission.review_pods
             else []
         ),
-        *([Endpoint(AUTHORITY_PATH, authority, Access.OPEN, trusts, "operation")] if deps.authority else []),
+        *([Endpoint(AUTHORITY_PATH, serve_authority, AccessLevel.OPEN, trusts, "operation")] if deps.authority else []),
     ]
 
 
@@ -487,16 +471,16 @@ async def _file_parts(stream: IO[bytes], turns: Turns) -> AsyncIterator[bytes]:
             await turns.wait()
 
 
-def _scheduler(placement: PlacementService | None) -> list[Endpoint]:
+def _scheduler_endpoints(placement: PlacementService | None) -> list[Endpoint]:
     """Nova's external scheduler call, and the same question with reasons. Placement reads and writes the bodies."""
 
-    async def external(request: Request, _identity: Identity) -> Response:
-        return _placed(request, await serving().external(await request.body()))
+    async def rank_hosts(request: Request, _identity: Identity) -> Response:
+        return _placement_response(request, await require_placement().answer_external(await request.body()))
 
     async def explain(request: Request, _identity: Identity) -> Response:
-        return _placed(request, await serving().explain(await request.body()))
+        return _placement_response(request, await require_placement().explain(await request.body()))
 
-    def serving() -> PlacementService:
+    def require_placement() -> PlacementService:
         if placement is None:
             raise Unavailable("this process places nothing", remedy="send the call to one that runs placement")
         return placement
@@ -504,37 +488,51 @@ def _scheduler(placement: PlacementService | None) -> list[Endpoint]:
     ranks = "Rank the hosts of a request, best first (Nova's external scheduler)"
     explains = "The same question without any effect, with a reason for every refused host"
     return [
-        Endpoint(EXTERNAL_PATH, external, Access.PLACE, ranks, "scheduler", ("POST",)),
-        Endpoint(EXPLAIN_PATH, explain, Access.EXPLAIN, explains, "scheduler", ("POST",)),
+        Endpoint(EXTERNAL_PATH, rank_hosts, AccessLevel.PLACE, ranks, "scheduler", ("POST",)),
+        Endpoint(EXPLAIN_PATH, explain, AccessLevel.EXPLAIN, explains, "scheduler", ("POST",)),
     ]
 
 
-def _liquid(liquid: Liquid) -> list[Endpoint]:
+def _liquid_endpoints(liquid: LiquidHandlers) -> list[Endpoint]:
     """What Limes asks of a service that sells capacity."""
     project = f"{PATHS}/projects/{{project}}"
-    served: list[tuple[str, Handler, Access, str, str]] = [
-        (f"{PATHS}/info", liquid.info, Access.LIQUID_READ, "GET", "The catalogue of resources"),
+    served: list[tuple[str, Handler, AccessLevel, str, str]] = [
+        (f"{PATHS}/info", liquid.serve_info, AccessLevel.LIQUID_READ, "GET", "The catalogue of resources"),
         (
             f"{PATHS}/change-commitments",
             liquid.change,
-            Access.LIQUID_CHANGE,
+            AccessLevel.LIQUID_CHANGE,
             "POST",
             "Change commitments, all or none of them",
         ),
-        (f"{PATHS}/report-capacity", liquid.capacity, Access.LIQUID_READ, "POST", "Capacity of all resources"),
-        (f"{project}{USAGE_SUFFIX}", liquid.usage, Access.LIQUID_READ, "POST", "Usage of a project, VM by VM"),
-        (f"{project}{QUOTA_SUFFIX}", liquid.quota, Access.LIQUID_QUOTA, "PUT", "Set the quota of a project"),
+        (
+            f"{PATHS}/report-capacity",
+            liquid.report_capacity,
+            AccessLevel.LIQUID_READ,
+            "POST",
+            "Capacity of all resources",
+        ),
+        (
+            f"{project}{USAGE_SUFFIX}",
+            liquid.report_usage,
+            AccessLevel.LIQUID_READ,
+            "POST",
+            "Usage of a project, VM by VM",
+        ),
+        (f"{project}{QUOTA_SUFFIX}", liquid.put_quota, AccessLevel.LIQUID_QUOTA, "PUT", "Set the quota of a project"),
     ]
     endpoints = [
         Endpoint(path, handler, access, summary, "liquid", (method,), any_method=True)
         for path, handler, access, method, summary in served
     ]
     others = f"{PATHS}/projects/{{rest:path}}"
-    rest = Endpoint(others, liquid.project, Access.LIQUID_READ, "", "liquid", any_method=True, described=False)
+    rest = Endpoint(
+        others, liquid.serve_project, AccessLevel.LIQUID_READ, "", "liquid", any_method=True, described=False
+    )
     return [*endpoints, rest]
 
 
-def _placed(request: Request, answer: ExternalAnswer) -> Response:
+def _placement_response(request: Request, answer: ExternalAnswer) -> Response:
     state = request.scope["state"]
     state[PLACED] = True
     if answer.code:
@@ -542,32 +540,32 @@ def _placed(request: Request, answer: ExternalAnswer) -> Response:
     return Response(answer.body, answer.status, media_type=JSON)
 
 
-def _documents(documents: Documents) -> list[Endpoint]:
+def _document_endpoints(documents: OpenApiDocuments) -> list[Endpoint]:
     """The API's descriptions, and the pages for people."""
 
-    async def schema(request: Request, identity: Identity) -> Response:
+    async def serve_schema(request: Request, identity: Identity) -> Response:
         html = "text/html" in request.headers.get("accept", "")
-        return page(SCHEMA_PAGE) if html else await openapi(request, identity)
+        return render_page(SCHEMA_PAGE) if html else await serve_openapi(request, identity)
 
-    async def openapi(_request: Request, _identity: Identity) -> Response:
-        return Response(documents.everything(), media_type=JSON)
+    async def serve_openapi(_request: Request, _identity: Identity) -> Response:
+        return Response(documents.describe_all(), media_type=JSON)
 
-    async def group(_request: Request, _identity: Identity) -> Response:
-        return Response(documents.group(), media_type=JSON)
+    async def serve_group(_request: Request, _identity: Identity) -> Response:
+        return Response(documents.describe_group(), media_type=JSON)
 
-    async def index(_request: Request, _identity: Identity) -> Response:
+    async def serve_index(_request: Request, _identity: Identity) -> Response:
         return json_response(documents.index(OPENAPI_GROUP))
 
-    async def status(_request: Request, _identity: Identity) -> Response:
-        return page(STATUS_PAGE)
+    async def serve_status(_request: Request, _identity: Identity) -> Response:
+        return render_page(STATUS_PAGE)
 
     described = "This description: OpenAPI, or a page for browsers"
     return [
-        Endpoint("/", status, Access.OPEN, "The status page", "pages"),
-        Endpoint("/schema", schema, Access.OPEN, described, "pages"),
-        Endpoint("/schema/openapi.json", openapi, Access.OPEN, "This description as OpenAPI", "pages"),
-        Endpoint("/openapi/v3", index, Access.READ, "Which groups OpenAPI describes"),
-        Endpoint(f"/openapi/v3/{OPENAPI_GROUP}", group, Access.READ, "OpenAPI of the group"),
+        Endpoint("/", serve_status, AccessLevel.OPEN, "The status page", "pages"),
+        Endpoint("/schema", serve_schema, AccessLevel.OPEN, described, "pages"),
+        Endpoint("/schema/openapi.json", serve_openapi, AccessLevel.OPEN, "This description as OpenAPI", "pages"),
+        Endpoint("/openapi/v3", serve_index, AccessLevel.READ, "Which groups OpenAPI describes"),
+        Endpoint(f"/openapi/v3/{OPENAPI_GROUP}", serve_group, AccessLevel.READ, "OpenAPI of the group"),
     ]
 
 
@@ -575,7 +573,7 @@ _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
 @lru_cache(maxsize=8)
-def page(name: str) -> Response:
+def render_page(name: str) -> Response:
     """A page for people, without any address outside this server, because many have no internet.
 
     Under its policy a browser runs only what the page itself contains.
@@ -598,7 +596,7 @@ def page(name: str) -> Response:
     return HTMLResponse(text, headers=headers)
 
 
-def _constant(document: dict[str, Any]) -> Handler:
+def _serve_constant(document: dict[str, Any]) -> Handler:
     response = json_response(document)
 
     async def serve(_request: Request, _identity: Identity) -> Response:
@@ -607,14 +605,14 @@ def _constant(document: dict[str, Any]) -> Handler:
     return serve
 
 
-def _query(query: Query) -> Handler:
+def _serve_query(query: Query) -> Handler:
     async def serve(request: Request, _identity: Identity) -> Response:
         return json_response(await query(request.query_params))
 
     return serve
 
 
-def _command(command: Command) -> Handler:
+def _serve_command(command: Command) -> Handler:
     async def serve(request: Request, identity: Identity) -> Response:
         done = await command()
         _log.info("command.done", path=request.scope["path"], by=identity.name)

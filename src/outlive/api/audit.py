@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from outlive.api.auth import ADMISSION_PATH, HOSTS, Identity, Role
 from outlive.api.middleware import ERROR, IDENTITY, REQUEST_ID
-from outlive.base.clock import Clock, as_datetime
+from outlive.base import Clock, as_datetime
 from outlive.resources import (
     Console,
     DecisionRecord,
@@ -26,9 +26,8 @@ from outlive.resources import (
     Secret,
     Token,
 )
-from outlive.runtime.audit import AuditEntry, AuditLog, Refusals, TokenShares, shorten, shorten_fields
-from outlive.runtime.metrics import Metrics
-from outlive.store.tls import KEY_PATH, SCREEN_PATH
+from outlive.runtime import AuditEntry, AuditLog, Metrics, Refusals, TokenShares, shorten, shorten_fields
+from outlive.store import KEY_PATH, SCREEN_PATH
 
 TARGET: Final = "target"
 CHANGED: Final = "changed"
@@ -82,7 +81,7 @@ class RequestAudit:
         """Requests that changed nothing, for the same reason."""
         self._left_out = 0
         """Requests since the last entry that were not written down."""
-        self._refused = metrics.counter(
+        self._refused = metrics.add_counter(
             "api_refusals_total", "Requests without a valid token (401) or without the right (403)", ("status", "role")
         )
 
@@ -116,7 +115,7 @@ class RequestAudit:
         if self._shares.take(entry, now, changed=counts is None and is_audited(scope, status, routine=False)):
             self._log.put(msgspec.structs.replace(entry, omitted=self._left_out))
             self._left_out = 0
-        for summary in self._shares.summaries(now):
+        for summary in self._shares.take_summaries(now):
             self._log.put(summary)
 
 

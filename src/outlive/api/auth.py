@@ -23,18 +23,33 @@ from starlette.requests import Request
 
 from outlive.api.config import SchedulerAuth
 from outlive.api.errors import Unauthenticated
-from outlive.base.clock import Clock, Instant, as_instant
-from outlive.base.errors import BadInput, Forbidden, OutliveError, Unavailable
-from outlive.base.files import read_private, write_whole
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
-from outlive.commitments.access import LiquidAction, LiquidPolicy, shown
-from outlive.commitments.ports import TokenValidator
-from outlive.node.permission_facts import NO_FACTS, Facts, HostWriter
-from outlive.node.permissions import forbidden, host_refusal, kind_refusal, write_refusal
-from outlive.resources import Hypervisor, Resource, VirtualMachine
-from outlive.resources.readers import OF_A_VM, Reads, Verb, hosts_of, reads
-from outlive.resources.writers import ROLES, may_write_some
+from outlive.base import (
+    BadInput,
+    Clock,
+    Forbidden,
+    Ids,
+    Instant,
+    OutliveError,
+    Unavailable,
+    as_instant,
+    get_logger,
+    read_private,
+    write_whole,
+)
+from outlive.commitments import LiquidAction, LiquidPolicy, TokenValidator, caller_text
+from outlive.node import NO_FACTS, Facts, HostWriter, build_forbidden, host_refusal, kind_refusal, write_refusal
+from outlive.resources import (
+    OF_A_VM,
+    ROLES,
+    Hypervisor,
+    Reads,
+    Resource,
+    Verb,
+    VirtualMachine,
+    find_reads,
+    hosts_of,
+    may_write_some,
+)
 from outlive.store import Store, read
 
 TOKEN_LENGTH_LEAST: Final = 16
@@ -63,7 +78,7 @@ class Role(enum.StrEnum):
     JOIN = "join"
 
 
-class Access(enum.StrEnum):
+class AccessLevel(enum.StrEnum):
     """What a request needs."""
 
     OPEN = "open"
@@ -88,33 +103,47 @@ class Access(enum.StrEnum):
     LIQUID_CHANGE = "change commitments"
 
 
-LIQUID_ACTIONS: Final[Mapping[Access, LiquidAction]] = {
-    Access.LIQUID_READ: LiquidAction.READ,
-    Access.LIQUID_QUOTA: LiquidAction.QUOTA,
-    Access.LIQUID_CHANGE: LiquidAction.CHANGE,
+LIQUID_ACTIONS: Final[Mapping[AccessLevel, LiquidAction]] = {
+    AccessLevel.LIQUID_READ: LiquidAction.READ,
+    AccessLevel.LIQUID_QUOTA: LiquidAction.QUOTA,
+    AccessLevel.LIQUID_CHANGE: LiquidAction.CHANGE,
 }
 """What the owner of a Keystone token must be allowed for it."""
-_SOLD: Final = frozenset({Access.LIQUID_QUOTA, Access.LIQUID_CHANGE})
+_SOLD: Final = frozenset({AccessLevel.LIQUID_QUOTA, AccessLevel.LIQUID_CHANGE})
 """What the service that sells capacity changes, and nobody else but an admin."""
 
-_OF_HOSTS: Final = frozenset({Access.CLUSTER_KEY, Access.SCREEN})
+_OF_HOSTS: Final = frozenset({AccessLevel.CLUSTER_KEY, AccessLevel.SCREEN})
 """What is handed to hosts, which have to use it, and to nobody else."""
-_OF_NOBODY: Final = frozenset({Access.ADMIT})
+_OF_NOBODY: Final = frozenset({AccessLevel.ADMIT})
 """What no token is for."""
-_OF_ADMINS: Final = frozenset({Access.TLS, Access.BACKUP})
+_OF_ADMINS: Final = frozenset({AccessLevel.TLS, AccessLevel.BACKUP})
 """What only an administrator may."""
-_READER: Final = frozenset({Access.OPEN, Access.READ, Access.SURVEY, Access.EXPLAIN, Access.KNOWN, Access.LIQUID_READ})
-_HOST: Final = frozenset({Access.OPEN, Access.READ, Access.KNOWN, Access.WRITE})
-GRANTS: Final[dict[Role, frozenset[Access]]] = {
-    Role.ADMIN: frozenset(Access) - _OF_HOSTS - _OF_NOBODY - {Access.JOIN, Access.RENEW},
-    Role.OPERATOR: frozenset(Access) - _SOLD - _OF_HOSTS - _OF_ADMINS - _OF_NOBODY - {Access.JOIN, Access.RENEW},
+_READER: Final = frozenset(
+    {
+        AccessLevel.OPEN,
+        AccessLevel.READ,
+        AccessLevel.SURVEY,
+        AccessLevel.EXPLAIN,
+        AccessLevel.KNOWN,
+        AccessLevel.LIQUID_READ,
+    }
+)
+_HOST: Final = frozenset({AccessLevel.OPEN, AccessLevel.READ, AccessLevel.KNOWN, AccessLevel.WRITE})
+GRANTS: Final[dict[Role, frozenset[AccessLevel]]] = {
+    Role.ADMIN: frozenset(AccessLevel) - _OF_HOSTS - _OF_NOBODY - {AccessLevel.JOIN, AccessLevel.RENEW},
+    Role.OPERATOR: frozenset(AccessLevel)
+    - _SOLD
+    - _OF_HOSTS
+    - _OF_ADMINS
+    - _OF_NOBODY
+    - {AccessLevel.JOIN, AccessLevel.RENEW},
     Role.VIEWER: _READER,
-    Role.SCHEDULER: frozenset({Access.OPEN, Access.PLACE, Access.EXPLAIN, Access.KNOWN}),
-    Role.LIQUID: _SOLD | {Access.OPEN, Access.KNOWN, Access.LIQUID_READ},
-    Role.CONTROLLER: _HOST | {Access.SURVEY, Access.EXPLAIN, Access.PLACE},
-    Role.HOST: _HOST | {Access.SCREEN, Access.RENEW},
-    Role.COORDINATOR: _HOST | _OF_HOSTS | {Access.RENEW},
-    Role.JOIN: frozenset({Access.OPEN, Access.KNOWN, Access.JOIN}),
+    Role.SCHEDULER: frozenset({AccessLevel.OPEN, AccessLevel.PLACE, AccessLevel.EXPLAIN, AccessLevel.KNOWN}),
+    Role.LIQUID: _SOLD | {AccessLevel.OPEN, AccessLevel.KNOWN, AccessLevel.LIQUID_READ},
+    Role.CONTROLLER: _HOST | {AccessLevel.SURVEY, AccessLevel.EXPLAIN, AccessLevel.PLACE},
+    Role.HOST: _HOST | {AccessLevel.SCREEN, AccessLevel.RENEW},
+    Role.COORDINATOR: _HOST | _OF_HOSTS | {AccessLevel.RENEW},
+    Role.JOIN: frozenset({AccessLevel.OPEN, AccessLevel.KNOWN, AccessLevel.JOIN}),
 }
 """What each role may; for reads ``resources.readers`` decides further, for writes ``may_write`` and ``check_write``."""
 WRITERS: Final[Mapping[Role, tuple[str, ...]]] = {Role(role): names for role, names in ROLES.items()}
@@ -185,7 +214,7 @@ class Tokens:
     ) -> None:
         self._further = further
         self._clock = clock
-        self._known = {_digest(token.encode()): identity for token, identity in tokens}
+        self._known = {_hash_token(token.encode()): identity for token, identity in tokens}
         if len(self._known) > TOKENS_LIMIT:
             raise BadInput(f"{len(self._known)} tokens", remedy=f"at most {TOKENS_LIMIT}")
 
@@ -197,7 +226,7 @@ class Tokens:
                 "a token is needed", remedy="send 'Authorization: Bearer TOKEN'; it is in the file token of --state-dir"
             )
         # How long it takes to find a digest says nothing about the token, which nobody can choose by its digest.
-        found = self._known.get(_digest(token[: TOKEN_LENGTH_MOST + 1]))
+        found = self._known.get(_hash_token(token[: TOKEN_LENGTH_MOST + 1]))
         if found is not None and self._clock is not None:
             check_end(found, self._clock.now())
         if found is None:
@@ -216,7 +245,7 @@ class KeystoneAccess(msgspec.Struct, frozen=True):
     validator: TokenValidator
     policy: LiquidPolicy = LiquidPolicy()
 
-    async def identify(self, token: str, access: Access) -> Identity:
+    async def identify(self, token: str, access: AccessLevel) -> Identity:
         """The owner of the token; ``Unauthenticated``, or ``Forbidden`` where its role does not grant the access."""
         try:
             caller = await self.validator.validate(token)
@@ -227,9 +256,9 @@ class KeystoneAccess(msgspec.Struct, frozen=True):
             raise Unauthenticated(
                 "the token in X-Auth-Token is not valid or not valid any more", remedy="ask Keystone for another one"
             )
-        if why := self.policy.refusal(caller, LIQUID_ACTIONS[access]):
+        if why := self.policy.explain_refusal(caller, LIQUID_ACTIONS[access]):
             raise Forbidden(why, remedy="see docs/reference/commitments.md#access")
-        return Identity(shown(caller), Role.LIQUID)
+        return Identity(caller_text(caller), Role.LIQUID)
 
 
 class Authenticator:
@@ -247,7 +276,7 @@ class Authenticator:
         self._keystone = keystone
         self._admission_key = admission_key
 
-    async def authenticate(self, request: Request, access: Access) -> Identity:
+    async def authenticate(self, request: Request, access: AccessLevel) -> Identity:
         """As ``identify``, which it is for every request without a token of Keystone. A bearer token goes first."""
         token = request.headers.get("x-auth-token", "")
         if access not in LIQUID_ACTIONS or not token or "authorization" in request.headers:
@@ -269,13 +298,17 @@ class Authenticator:
         except Forbidden:
             return None
 
-    def identify(self, request: Request, access: Access) -> Identity:
+    def identify(self, request: Request, access: AccessLevel) -> Identity:
         """The owner of the token; ``Unauthenticated``, or ``Forbidden`` where its role does not grant the access."""
-        if access is Access.OPEN:
+        if access is AccessLevel.OPEN:
             return ANYBODY
-        if access is Access.ADMIT:
-            return self._identify_api_server(request)
-        if access in (Access.PLACE, Access.EXPLAIN):
+        if access is AccessLevel.ADMIT:
+            presented = request.path_params.get("key", "").encode()
+            request.scope["path"] = ADMISSION_PATH  # the key goes out of the path before anything is logged
+            if not self._admission_key or not hmac.compare_digest(presented, self._admission_key.encode()):
+                raise Unauthenticated("this is no key for reviews", remedy="apply what outlive admission prints")
+            return API_SERVER
+        if access in (AccessLevel.PLACE, AccessLevel.EXPLAIN):
             if self._scheduler_auth == "none":
                 return ANYBODY
             if self._scheduler_auth == "mtls":
@@ -289,14 +322,6 @@ class Authenticator:
         identity = self._tokens.identify(request.headers.get("authorization", "").encode("latin-1"))
         allow(identity, access)
         return identity
-
-    def _identify_api_server(self, request: Request) -> Identity:
-        """Who knows the key, which goes out of the path before anything is logged."""
-        presented = request.path_params.get("key", "").encode()
-        request.scope["path"] = ADMISSION_PATH
-        if not self._admission_key or not hmac.compare_digest(presented, self._admission_key.encode()):
-            raise Unauthenticated("this is no key for reviews", remedy="apply what outlive admission prints")
-        return API_SERVER
 
 
 def _token_of(authorization: bytes) -> bytes:
@@ -316,11 +341,11 @@ def _token_of(authorization: bytes) -> bytes:
     return b""
 
 
-def _digest(token: bytes) -> bytes:
+def _hash_token(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
 
 
-def allow(identity: Identity, access: Access) -> None:
+def allow(identity: Identity, access: AccessLevel) -> None:
     """``Forbidden`` unless the role grants the access."""
     if access not in GRANTS[identity.role]:
         raise Forbidden(
@@ -336,30 +361,30 @@ def may_write(
 
     ``name``, where it is known, matters for objects that are one for each host.
     """
-    allow(identity, Access.WRITE)
+    allow(identity, AccessLevel.WRITE)
     if identity.role is Role.ADMIN:
         return
     if not may_write_some(kind, WRITERS[identity.role], verb, status=status):
         half = "status" if status else "spec" if kind.info.halves else "document"
         raise Forbidden(
             f"the role {identity.role} may not {verb} the {half} of {kind.info.plural}",
-            remedy="use a token of a role that may, see docs/concepts/security.md#table",
+            remedy="use a token of a role that may, see docs/reference/permissions.md#table",
         )
     if identity.role in HOSTS and (why := kind_refusal(identity.writer, kind, name, verb)):
-        raise _refusal(identity, why)
+        raise _build_refusal(identity, why)
 
 
 def may_read(identity: Identity, kind: type[Resource], verb: Verb = "get") -> Reads:
     """What the identity is shown of the kind in answer to the verb; ``Forbidden`` where that is nothing."""
-    allow(identity, Access.READ)
-    found = reads(identity.role, kind, verb)
+    allow(identity, AccessLevel.READ)
+    found = find_reads(identity.role, kind, verb)
     if found is None:
-        one_by_one = verb != "get" and reads(identity.role, kind) is not None
+        one_by_one = verb != "get" and find_reads(identity.role, kind) is not None
         raise Forbidden(
             f"the role {identity.role} may not {verb} {kind.info.plural}",
             remedy="get those that you need, by name"
             if one_by_one
-            else "use a token of another role; see docs/concepts/security.md#who-reads-what",
+            else "use a token of another role; see docs/reference/permissions.md#who-reads-what",
         )
     return found
 
@@ -368,17 +393,17 @@ def visible_part(
     identity: Identity, obj: Resource, verb: Verb = "get", vm: VirtualMachine | None = None
 ) -> Resource | None:
     """What the identity is shown of the object; ``None``: nothing. ``vm``: the one that a console or so is of."""
-    found = reads(identity.role, type(obj), verb)
+    found = find_reads(identity.role, type(obj), verb)
     if found is None or found.everything:
         return obj if found is not None else None
     hosts = vm.placed_hosts() if isinstance(obj, OF_A_VM) and vm is not None else hosts_of(obj)
-    return found.part(obj, verb, own=identity.host in hosts)
+    return found.select_part(obj, verb, own=identity.host in hosts)
 
 
 def read_refusal(identity: Identity, kind: type[Resource], name: str) -> Forbidden:
     """The refusal of one object that belongs to others."""
     what = "the VM" if issubclass(kind, OF_A_VM) else "it"
-    return _refusal(identity, f"may not read {kind.kind()}/{name}: {identity.host} has nothing to do with {what}")
+    return _build_refusal(identity, f"may not read {kind.kind()}/{name}: {identity.host} has nothing to do with {what}")
 
 
 async def check_coordinates(store: Store, identity: Identity) -> None:
@@ -411,15 +436,15 @@ def check_write(
     else:
         return
     if why:
-        raise _refusal(identity, why)
+        raise _build_refusal(identity, why)
 
 
 CHECKED: Final = HOSTS | {Role.CONTROLLER, Role.OPERATOR}
 """Roles for which ``check_write`` looks at every object; an admin writes everything, the others nothing."""
 
 
-def _refusal(identity: Identity, why: str) -> Forbidden:
-    return forbidden(f"host {identity.host}" if identity.host else f"{identity.role} {identity.name}", why)
+def _build_refusal(identity: Identity, why: str) -> Forbidden:
+    return build_forbidden(f"host {identity.host}" if identity.host else f"{identity.role} {identity.name}", why)
 
 
 def read_tokens(path: Path) -> list[tuple[str, Identity]]:
@@ -460,7 +485,7 @@ def check_token(token: str, place: str) -> None:
 def ensure_token(path: Path, ids: Ids) -> str:
     """The token in the file, which is made (mode 600) where it is missing."""
     if not path.exists():
-        write_whole(path, ids.token().encode() + b"\n")
+        write_whole(path, ids.new_token().encode() + b"\n")
     token = _private_text(path).strip()
     check_token(token, str(path))
     return token

@@ -17,9 +17,7 @@ from starlette.responses import Response
 from outlive.api.auth import HOSTS, Identity
 from outlive.api.requests import JSON, document_of, json_response, media_type
 from outlive.api.tls import ServerTls
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput, Refused
-from outlive.base.phrases import listing
+from outlive.base import BadInput, Clock, Refused, join_parts
 from outlive.resources import Hypervisor, Token
 from outlive.store import Store, list_all
 
@@ -39,7 +37,7 @@ async def refuse_rotation(_request: Request, _identity: Identity) -> Response:
     """``Refused``: one of several servers that share an authority would show certificates that nobody else knows."""
     raise Refused(
         "several controllers share this authority, and none of them replaces it alone",
-        remedy="docs/operating/kubernetes.md#authority",
+        remedy="docs/how-to/kubernetes.md#authority",
     )
 
 
@@ -60,23 +58,20 @@ class AuthorityRotation:
             raise BadInput(f"not a rotation: {error}", remedy="use outlive tls rotate") from None
         if not wanted.finish:
             self._tls.rotate()
-        without = await self._hosts_without_next() if self._tls.next_fingerprint else []
+        without: list[str] = []
+        if wanted_next := self._tls.next_fingerprint:
+            now, store = self._clock.now(), self._store
+            joined = {one.host async for one in list_all(store, Token) if one.role in HOSTS and not one.is_expired(now)}
+            have = {one.name async for one in list_all(store, Hypervisor) if wanted_next in one.status.authorities}
+            without = sorted(joined - have)
         if wanted.finish:
             if missing := [one for one in without if one not in wanted.leave]:
                 has = "does" if len(missing) == 1 else "do"
                 raise Refused(
-                    f"{listing(missing[:NAMED])} {has} not believe the new authority yet ({len(missing)} in all)",
+                    f"{join_parts(missing[:NAMED])} {has} not believe the new authority yet ({len(missing)} in all)",
                     remedy="see that its daemon runs: it follows within two minutes; or go on without it, and have it "
                     f"join again: --leave {missing[0]}",
                 )
             self._tls.finish()
         document = {"authority": self._tls.fingerprint, "next": self._tls.next_fingerprint, "without": without}
         return json_response(document)
-
-    async def _hosts_without_next(self) -> list[str]:
-        """Hosts with a token that is good, and without the next authority."""
-        now = self._clock.now()
-        joined = {one.host async for one in list_all(self._store, Token) if one.role in HOSTS and not one.expired(now)}
-        wanted = self._tls.next_fingerprint
-        have = {one.name async for one in list_all(self._store, Hypervisor) if wanted in one.status.authorities}
-        return sorted(joined - have)

@@ -9,9 +9,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base import limits
-from outlive.base.errors import BadInput
-from outlive.runtime.units import Duration, Size
+from outlive.base import BadInput, limits
+from outlive.runtime import Duration, Size
 
 SchedulerAuth = Literal["token", "mtls", "none"]
 
@@ -95,29 +94,29 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     listen: str = "127.0.0.1:8080"
     """Address and port; ``[::1]:8080`` for IPv6, port 0 for any free one."""
     tokens_file: str = ""
-    """More tokens than the one in the state directory: lines of ``ROLE TOKEN [NAME] [until=YYYY-MM-DD]``."""
+    """Further tokens: lines of ``ROLE TOKEN [NAME] [until=YYYY-MM-DD]``."""
     tls_certificate: str = ""
-    """Certificate chain (PEM); with it the server speaks HTTPS only."""
+    """Certificate chain (PEM), for HTTPS only."""
     tls_key: str = ""
     """Private key (PEM) of the certificate."""
     tls_client_ca: str = ""
-    """Authorities (PEM) whose client certificates are believed; needed for ``scheduler.auth: mtls``."""
+    """Authorities (PEM) of client certificates; for ``scheduler.auth: mtls``."""
     names: tuple[str, ...] = ()
-    """More names and addresses for the server's own certificate, such as a virtual address."""
+    """Further names and addresses for the server's own certificate."""
     insecure: bool = False
-    """Plain HTTP also beyond this machine, where anybody on the way can read the tokens."""
+    """Plain HTTP beyond this machine; tokens can be read on the way."""
     metrics_auth: Literal["token", "none"] = "token"
-    """Whether ``/metrics`` asks for a token with at least the role viewer."""
+    """Whether ``/metrics`` needs a token (viewer)."""
     body_limit: Size = Size(limits.REQUEST_BODY_BYTES)
     """The largest request body."""
     request_timeout: Duration = Duration(60.0)
-    """How long a request may take, lists and watches excepted."""
+    """How long a request may take, except lists and watches."""
     watches: int = 256
-    """Watches at the same time; a quarter of them is kept for hosts."""
+    """Concurrent watches; a quarter is for hosts."""
     watches_per_token: int = 0
-    """Watches of one token at the same time; 0 is a quarter of all, and at least 16."""
+    """Concurrent watches of one token; 0: a quarter of all, at least 16."""
     connections: int = 1024
-    """Connections at the same time; for one more, an idle one of the client that has the most is closed."""
+    """Concurrent connections (docs/reference/http-api.md#connections)."""
 
     def __post_init__(self) -> None:
         try:
@@ -145,7 +144,7 @@ class HostMetricsSettings(msgspec.Struct, frozen=True, kw_only=True, rename="cam
     listen: str = ""
     """Address and port, such as ``10.0.0.11:9177``; empty: nothing is served."""
     tokens_file: str = ""
-    """Who may read them: lines of ``ROLE TOKEN [NAME] [until=YYYY-MM-DD]`` with a role such as ``viewer``."""
+    """Tokens that may read them: lines of ``ROLE TOKEN [NAME] [until=YYYY-MM-DD]`` with a role such as ``viewer``."""
     tls_certificate: str = ""
     """Certificate chain (PEM); needed beyond this machine."""
     tls_key: str = ""
@@ -157,7 +156,7 @@ class HostMetricsSettings(msgspec.Struct, frozen=True, kw_only=True, rename="cam
         api = self.api  # which refuses what is no address, or half of a certificate
         if not self.tokens_file:
             raise ValueError("tokensFile is missing: without one nobody may read the metrics")
-        from outlive.store.tls import is_loopback
+        from outlive.store import is_loopback
 
         if not self.tls_certificate and not is_loopback(parse_listen(api.listen)[0]):
             raise ValueError(f"listen {self.listen} is beyond this machine: set tlsCertificate and tlsKey")

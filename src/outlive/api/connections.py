@@ -39,7 +39,7 @@ from outlive.api.config import (
     UNKNOWN_WRITE_SECONDS,
     WRITE_SECONDS,
 )
-from outlive.runtime.selector import FairSelector, current_selector
+from outlive.runtime import FairSelector, current_selector
 
 CONNECTION: Final = "connection"
 """Key of a request's state: its connection."""
@@ -87,11 +87,10 @@ class Connections:
         """Take in a new connection; where there are too many, end an unknown one, which may be this one."""
         self._add_to(self._unknown, connection)
         if self._count(self._unknown) + self._count(self._known) > self.limit:
-            victim = (
-                _longest_idle_connection(self._unknown, connection)
-                or _oldest_connection(self._unknown, connection)
-                or connection
-            )
+            victim = _longest_idle_connection(self._unknown, connection)
+            if victim is None:  # of the client with the most connections the one that came first
+                groups = sorted(self._unknown.values(), key=len, reverse=True)
+                victim = next((each for group in groups for each in group if each is not connection), connection)
             self.end(victim, "evicted")
 
     def prove(self, connection: ClientConnection) -> None:
@@ -187,15 +186,6 @@ def _longest_idle_connection(groups: Groups, spared: ClientConnection) -> Client
         idle = [each for each in group if each is not spared and each.idle]
         if idle:
             return min(idle, key=lambda each: each.idle_since)
-    return None
-
-
-def _oldest_connection(groups: Groups, spared: ClientConnection) -> ClientConnection | None:
-    """Of the client with the most connections the one that came first."""
-    for group in sorted(groups.values(), key=len, reverse=True):
-        for each in group:
-            if each is not spared:
-                return each
     return None
 
 

@@ -30,7 +30,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base import errors
-from outlive.resources.meta import GROUP
+from outlive.resources import GROUP
 
 
 class Unauthenticated(errors.Forbidden):

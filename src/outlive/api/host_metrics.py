@@ -1,7 +1,7 @@
 """The metrics of a host's daemon, served by the same server as those of ``outlive up``, with its limits.
 
 Section ``metrics`` of ``node.yaml``. Nothing is served unless an address is set. Beyond this machine it needs TLS, and
-everywhere a token of at least the role viewer (docs/operating/observing.md#daemons).
+everywhere a token of at least the role viewer (docs/how-to/observing.md#daemons).
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from pathlib import Path
 from outlive.api.app import ApiDeps, create_app
 from outlive.api.auth import Tokens, read_tokens
 from outlive.api.config import HostMetricsSettings, parse_listen
-from outlive.api.server import serving
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput
-from outlive.base.ids import Ids
-from outlive.runtime.metrics import Metrics
+from outlive.api.server import serve_app
+from outlive.base import BadInput, Clock, Ids
+from outlive.runtime import Metrics
 from outlive.store import Store
 
 
 @asynccontextmanager
-async def serving_metrics(
+async def serve_metrics(
     settings: HostMetricsSettings, metrics: Metrics, store: Store, *, version: str, clock: Clock, ids: Ids
 ) -> AsyncIterator[str]:
     """Serve them while the block runs, if an address is set; gives the URL, or nothing. ``BadInput`` where a file of
@@ -46,5 +44,5 @@ async def serving_metrics(
         metrics_only=True,
     )
     host, port = parse_listen(api.listen)
-    async with serving(create_app(deps), host, port, settings=api) as served:
+    async with serve_app(create_app(deps), host, port, settings=api) as served:
         yield served.url

@@ -14,7 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outlive.api.auth import Access, Identity, allow, may_read, may_write
+from outlive.api.auth import AccessLevel, Identity, allow, may_read, may_write
 from outlive.api.config import LIST_SLICE_OBJECTS
 from outlive.api.levels import Turns
 from outlive.api.requests import (
@@ -28,13 +28,22 @@ from outlive.api.requests import (
     wanted_table,
 )
 from outlive.api.streams import StreamedResponse
-from outlive.base.clock import Clock, Instant, as_instant
-from outlive.base.errors import BadInput, Forbidden
-from outlive.base.phrases import shown_age
-from outlive.resources import API_VERSION, GROUP, VERSION, Event, ObjectMeta, Resource
-from outlive.resources.codec import to_builtins
-from outlive.resources.columns import DISPLAY_COLUMN, Cell, cells, names
-from outlive.resources.readers import VERBS, Verb
+from outlive.base import BadInput, Clock, Forbidden, Instant, as_instant, shown_age
+from outlive.resources import (
+    API_VERSION,
+    DISPLAY_COLUMN,
+    GROUP,
+    VERBS,
+    VERSION,
+    Cell,
+    Event,
+    ObjectMeta,
+    Resource,
+    Verb,
+    name_cells,
+    object_cells,
+    to_builtins,
+)
 from outlive.store import Store, list_all
 
 SERVED_MAJOR, SERVED_MINOR = "1", "32"
@@ -59,7 +68,7 @@ _READS: Final[Mapping[str, Verb]] = {verb: verb for verb in VERBS}
 # Discovery
 
 
-def _version(group: str, version: str) -> dict[str, Any]:
+def _group_version(group: str, version: str) -> dict[str, Any]:
     served = {"groupVersion": f"{group}/{version}", "version": version}
     return {"name": group, "versions": [served], "preferredVersion": served}
 
@@ -76,14 +85,14 @@ def core_resources() -> dict[str, Any]:
     return {"kind": "APIResourceList", "groupVersion": "v1", "resources": [listed]}
 
 
-def group() -> dict[str, Any]:
+def api_group() -> dict[str, Any]:
     """``/apis/outlive.dev``."""
-    return {"kind": "APIGroup", "apiVersion": "v1", **_version(GROUP, VERSION)}
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group_version(GROUP, VERSION)}
 
 
-def groups() -> dict[str, Any]:
+def api_groups() -> dict[str, Any]:
     """``/apis``."""
-    served = [_version(GROUP, VERSION), _version(AUTHORIZATION, "v1")]
+    served = [_group_version(GROUP, VERSION), _group_version(AUTHORIZATION, "v1")]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": served}
 
 
@@ -100,7 +109,7 @@ def authorization_resources() -> dict[str, Any]:
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{AUTHORIZATION}/v1", "resources": served}
 
 
-def resources(plurals: Mapping[str, type[Resource]]) -> dict[str, Any]:
+def api_resources(plurals: Mapping[str, type[Resource]]) -> dict[str, Any]:
     """``/apis/outlive.dev/v1alpha1``: every kind and, where it has one, its status half."""
     served: list[dict[str, Any]] = []
     for plural, kind in sorted(plurals.items()):
@@ -109,7 +118,7 @@ def resources(plurals: Mapping[str, type[Resource]]) -> dict[str, Any]:
         served.append(
             {
                 "name": plural,
-                "singularName": kind.singular(),
+                "singularName": kind.singular_name(),
                 **own,
                 "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
                 "shortNames": list(info.short_names),
@@ -121,7 +130,7 @@ def resources(plurals: Mapping[str, type[Resource]]) -> dict[str, Any]:
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": API_VERSION, "resources": served}
 
 
-def version(outlive_version: str) -> dict[str, Any]:
+def server_version(outlive_version: str) -> dict[str, Any]:
     """``/version``: the protocol's version for its clients, and ours."""
     return {
         "major": SERVED_MAJOR,
@@ -140,14 +149,19 @@ def version(outlive_version: str) -> dict[str, Any]:
 # Tables, which kubectl get prints
 
 
-def columns(kind: type[Resource]) -> list[dict[str, Any]]:
+def column_definitions(kind: type[Resource]) -> list[dict[str, Any]]:
     """Column definitions: the names, the kind's own columns, the age."""
-    own = [_column(title, path, priority) for title, path, priority in kind.info.columns]
-    display = [_column(DISPLAY_COLUMN, "the name that people gave it")] if kind.info.display else []
-    return [*display, _column("Name", "metadata.name", form="name"), *own, _column("Age", "time since the creation")]
+    own = [_column_definition(title, path, priority) for title, path, priority in kind.info.columns]
+    display = [_column_definition(DISPLAY_COLUMN, "the name that people gave it")] if kind.info.display else []
+    return [
+        *display,
+        _column_definition("Name", "metadata.name", form="name"),
+        *own,
+        _column_definition("Age", "time since the creation"),
+    ]
 
 
-def _column(title: str, description: str = "", priority: int = 0, *, form: str = "") -> dict[str, Any]:
+def _column_definition(title: str, description: str = "", priority: int = 0, *, form: str = "") -> dict[str, Any]:
     return {"name": title, "type": "string", "format": form, "description": description, "priority": priority}
 
 
@@ -155,23 +169,23 @@ KnownCells = Callable[[Resource], Mapping[str, Cell]]
 """What a table prints of an object by column, instead of what its document says (``outlive.node.liveness``)."""
 
 
-def row(obj: Resource, now: Instant, include: IncludeObject, known: Mapping[str, Cell]) -> dict[str, Any]:
+def table_row(obj: Resource, now: Instant, include: IncludeObject, known: Mapping[str, Cell]) -> dict[str, Any]:
     """One row of the table."""
-    found = cells(obj, wide=True, known=known)
+    found = object_cells(obj, wide=True, known=known)
     values = [str(value).lower() if isinstance(value, bool) else value for value in found]
-    result: dict[str, Any] = {"cells": [*names(obj), *values, age(obj.metadata, now)]}
+    result: dict[str, Any] = {"cells": [*name_cells(obj), *values, format_age(obj.metadata, now)]}
     if include == "Object":
         result["object"] = to_builtins(obj)
     elif include == "Metadata":
-        result["object"] = _partial(to_builtins(obj.metadata))
+        result["object"] = _partial_metadata(to_builtins(obj.metadata))
     return result
 
 
-def _partial(metadata: Any) -> dict[str, Any]:
+def _partial_metadata(metadata: Any) -> dict[str, Any]:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
 
 
-def table(
+def render_table(
     kind: type[Resource],
     objects: Iterable[Resource],
     *,
@@ -182,21 +196,25 @@ def table(
     known_cells: KnownCells,
 ) -> dict[str, Any]:
     """The whole table of one page or one object."""
-    return _table(version, metadata, columns(kind), [row(obj, now, include, known_cells(obj)) for obj in objects])
+    return _table_document(
+        version, metadata, column_definitions(kind), [table_row(obj, now, include, known_cells(obj)) for obj in objects]
+    )
 
 
 def table_head(kind: type[Resource], version: str) -> bytes:
     """The beginning of a table of that kind, up to its first row."""
-    head = {"kind": "Table", "apiVersion": f"meta.k8s.io/{version}", "columnDefinitions": columns(kind)}
+    head = {"kind": "Table", "apiVersion": f"meta.k8s.io/{version}", "columnDefinitions": column_definitions(kind)}
     return msgspec.json.encode(head)[:-1] + b',"rows":['
 
 
-def _table(version: str, metadata: Any, columns: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _table_document(
+    version: str, metadata: Any, columns: list[dict[str, Any]], rows: list[dict[str, Any]]
+) -> dict[str, Any]:
     head = {"kind": "Table", "apiVersion": f"meta.k8s.io/{version}", "metadata": metadata}
     return {**head, "columnDefinitions": columns, "rows": rows}
 
 
-def age(metadata: ObjectMeta, now: Instant) -> str:
+def format_age(metadata: ObjectMeta, now: Instant) -> str:
     """How long ago the object was created, in the largest unit that fits: "42s", "7m", "3h", "12d"."""
     created = metadata.creation_timestamp
     return "<unknown>" if created is None else shown_age(now - as_instant(created))
@@ -220,19 +238,26 @@ class CoreEvents:
         found = [
             event
             async for event in list_all(self._store, Event)
-            if _selected(event, wanted) and namespace in ("", EVENTS_NAMESPACE)
+            if namespace in ("", EVENTS_NAMESPACE)
+            and all(
+                # an event that names no uid is of whatever object has the name
+                value == _EVENT_FIELDS[field](event) or (field == "involvedObject.uid" and not event.regarding.uid)
+                for field, value in wanted.items()
+            )
         ]
         found.sort(key=lambda event: event.last_seen)
         version = wanted_table(request)
         if version:
-            titles = [_column(title) for title in ("Last Seen", "Type", "Reason", "Object", "Message")]
+            titles = [_column_definition(title) for title in ("Last Seen", "Type", "Reason", "Object", "Message")]
             include = include_object(request)
-            head = _table(version, {}, titles, [])
-            return StreamedResponse(self._parts(head, found, lambda event: self._row(event, include)), media_type=JSON)
+            head = _table_document(version, {}, titles, [])
+            return StreamedResponse(
+                self._stream_parts(head, found, lambda event: self._event_row(event, include)), media_type=JSON
+            )
         document = {"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": []}
-        return StreamedResponse(self._parts(document, found, core_event), media_type=JSON)
+        return StreamedResponse(self._stream_parts(document, found, core_event), media_type=JSON)
 
-    async def _parts(
+    async def _stream_parts(
         self, document: dict[str, Any], events: Sequence[Event], render: Callable[[Event], dict[str, Any]]
     ) -> AsyncIterator[bytes]:
         """The document, whose last member is an empty list, with the events in that, some at a time."""
@@ -248,7 +273,7 @@ class CoreEvents:
         """One event."""
         return json_response(core_event(await self._store.get(Event, request.path_params["name"])))
 
-    def _row(self, event: Event, include: IncludeObject) -> dict[str, Any]:
+    def _event_row(self, event: Event, include: IncludeObject) -> dict[str, Any]:
         last = shown_age(self._clock.now() - as_instant(event.last_seen))
         regarding = f"{event.regarding.kind.lower()}/{event.regarding.name}"
         cells = [last, event.type, event.reason, regarding, event.note]
@@ -256,16 +281,8 @@ class CoreEvents:
         if include == "Object":
             row["object"] = core_event(event)
         elif include == "Metadata":
-            row["object"] = _partial(core_event(event)["metadata"])
+            row["object"] = _partial_metadata(core_event(event)["metadata"])
         return row
-
-
-def _selected(event: Event, wanted: Mapping[str, str]) -> bool:
-    """Whether the event has these fields. One that names no uid is of whatever object has the name."""
-    return all(
-        value == _EVENT_FIELDS[field](event) or (field == "involvedObject.uid" and not event.regarding.uid)
-        for field, value in wanted.items()
-    )
 
 
 def core_event(event: Event) -> dict[str, Any]:
@@ -305,20 +322,20 @@ class AccessReviews:
         if not isinstance(about if about is not None else path, dict):
             raise BadInput("a review asks about resourceAttributes or nonResourceAttributes", place="spec")
         try:
-            self._allow(identity, about) if about is not None else allow(identity, Access.READ)
+            self._allow(identity, about) if about is not None else allow(identity, AccessLevel.READ)
             status: dict[str, Any] = {"allowed": True}
         except Forbidden as error:
             status = {"allowed": False, "reason": error.message}
         return json_response({**document, "status": status}, 201)
 
-    async def rules(self, request: Request, identity: Identity) -> Response:
+    async def review_rules(self, request: Request, identity: Identity) -> Response:
         """``SelfSubjectRulesReview``: everything that the token may."""
         document = await _review(request)
         rules: dict[tuple[str, ...], list[str]] = {}
         for plural, kind in sorted(self._plurals.items()):
             for resource, status in ((plural, False), *(((f"{plural}/status", True),) if kind.has_status() else ())):
                 verbs = ("create", "delete", "get", "list", "patch", "update", "watch")
-                allowed = tuple(verb for verb in verbs if self._may(identity, verb, kind, status=status))
+                allowed = tuple(verb for verb in verbs if self._is_allowed(identity, verb, kind, status=status))
                 rules.setdefault(allowed, []).append(resource)
         listed = [
             {"verbs": verbs, "apiGroups": [GROUP], "resources": plurals} for verbs, plurals in rules.items() if verbs
@@ -327,7 +344,7 @@ class AccessReviews:
             {**document, "status": {"resourceRules": listed, "nonResourceRules": [], "incomplete": False}}, 201
         )
 
-    def _may(self, identity: Identity, verb: str, kind: type[Resource], *, status: bool) -> bool:
+    def _is_allowed(self, identity: Identity, verb: str, kind: type[Resource], *, status: bool) -> bool:
         try:
             about = {"verb": verb, "group": GROUP, "resource": kind.info.plural, "subresource": "status" * status}
             self._allow(identity, about)
@@ -340,7 +357,7 @@ class AccessReviews:
         verb, name = str(about.get("verb", "")), str(about.get("resource", ""))
         served = about.get("group") in ("", None) and name == "events"
         if verb in _READS and (served or about.get("group") in (GROUP, "*")):
-            allow(identity, Access.SURVEY if served else Access.READ)
+            allow(identity, AccessLevel.SURVEY if served else AccessLevel.READ)
             if not served and (kind := self._plurals.get(name)) is not None:
                 may_read(identity, kind, _READS[verb])
             return
@@ -358,7 +375,7 @@ async def _review(request: Request) -> dict[str, Any]:
     """The document of a review. kubectl sends it in protobuf, whatever the server says that it reads."""
     media = media_type(request, PROTOBUF)
     raw = await request.body()
-    document = _of_protobuf(raw) if media == PROTOBUF else document_of(raw)
+    document = _decode_protobuf(raw) if media == PROTOBUF else document_of(raw)
     if not isinstance(document, dict) or not isinstance(document.get("spec"), dict):
         raise BadInput("not a review", remedy='send {"kind": …, "spec": {…}}')
     return document
@@ -376,25 +393,25 @@ _RESOURCE_ATTRIBUTES: Final = {
 _PATH_ATTRIBUTES: Final = {1: "path", 2: "verb"}
 
 
-def _of_protobuf(raw: bytes) -> dict[str, Any]:
+def _decode_protobuf(raw: bytes) -> dict[str, Any]:
     """A review from Kubernetes' protobuf: four bytes, an envelope of type and content, and in it metadata and spec."""
     try:
         envelope = _protobuf_fields(raw.removeprefix(b"k8s\0"))
-        kind = _texts(envelope[1], {1: "apiVersion", 2: "kind"})
+        kind = _decode_texts(envelope[1], {1: "apiVersion", 2: "kind"})
         spec = _protobuf_fields(_protobuf_fields(envelope[2]).get(2, b""))
         if kind["kind"] == "SelfSubjectRulesReview":
             return {**kind, "spec": {"namespace": spec.get(1, b"").decode()}}
         asked: dict[str, Any] = {}
         if 1 in spec:
-            asked["resourceAttributes"] = _texts(spec[1], _RESOURCE_ATTRIBUTES)
+            asked["resourceAttributes"] = _decode_texts(spec[1], _RESOURCE_ATTRIBUTES)
         if 2 in spec:
-            asked["nonResourceAttributes"] = _texts(spec[2], _PATH_ATTRIBUTES)
+            asked["nonResourceAttributes"] = _decode_texts(spec[2], _PATH_ATTRIBUTES)
         return {**kind, "spec": asked}
     except (KeyError, IndexError, ValueError) as error:
         raise BadInput(f"the body is no review in protobuf: {error!r}", remedy="send JSON") from None
 
 
-def _texts(raw: bytes, names: Mapping[int, str]) -> dict[str, str]:
+def _decode_texts(raw: bytes, names: Mapping[int, str]) -> dict[str, str]:
     return {names[number]: value.decode() for number, value in _protobuf_fields(raw).items() if number in names}
 
 
@@ -403,10 +420,10 @@ def _protobuf_fields(raw: bytes) -> dict[int, bytes]:
     fields: dict[int, bytes] = {}
     at = 0
     while at < len(raw):
-        tag, at = _varint(raw, at)
+        tag, at = _read_varint(raw, at)
         if tag & 7 != 2:
             raise ValueError(f"a field of type {tag & 7}")
-        size, at = _varint(raw, at)
+        size, at = _read_varint(raw, at)
         if at + size > len(raw):
             raise ValueError("a field is longer than the body")
         fields[tag >> 3] = raw[at : at + size]
@@ -414,7 +431,7 @@ def _protobuf_fields(raw: bytes) -> dict[int, bytes]:
     return fields
 
 
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
+def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = raw[at]

@@ -23,10 +23,9 @@ from typing import Final, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.requests import Request
 
-from outlive.api.auth import HOSTS, LEASES_PATH, Access, Identity, Role
+from outlive.api.auth import HOSTS, LEASES_PATH, AccessLevel, Identity, Role
 from outlive.api.errors import TooManyRequests
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
+from outlive.base import Clock, OutliveError
 from outlive.resources import Election, Membership, VirtualMachine
 
 QUEUE_SECONDS: Final = 15.0
@@ -75,13 +74,13 @@ PROBES: Final = frozenset({"/healthz", "/livez", "/readyz"})
 _LEASES: Final = frozenset({Membership.info.plural, Election.info.plural})
 
 
-def level_of(identity: Identity, access: Access, route: str, request: Request) -> PriorityLevel:
+def level_of(identity: Identity, access: AccessLevel, route: str, request: Request) -> PriorityLevel:
     """The level of a request for the endpoint with that route and access."""
     if route in PROBES:
         return PriorityLevel.PROTOCOL
-    if access is Access.OPEN:
+    if access is AccessLevel.OPEN:
         return PriorityLevel.ANONYMOUS
-    if access is Access.ADMIT:
+    if access is AccessLevel.ADMIT:
         return PriorityLevel.ADMISSION_LEASES if route.endswith(LEASES_PATH) else PriorityLevel.ADMISSION
     if identity.role in HOSTS:
         plural, write = request.path_params.get("plural", ""), request.method not in ("GET", "HEAD")

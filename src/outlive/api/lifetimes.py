@@ -27,16 +27,21 @@ from starlette.responses import Response
 from outlive.api.auth import TOKEN_LENGTH_MOST, Identity, Role, check_end, ensure_token
 from outlive.api.requests import JSON, document_of, json_response, media_type
 from outlive.api.tokens import BY_DIGEST, StoredTokens, digest_of
-from outlive.base.clock import Clock, Instant, as_datetime, as_instant
-from outlive.base.errors import BadInput, OutliveError, Refused
-from outlive.base.files import write_whole
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
-from outlive.resources import ObjectRef, Token
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.tokens import LASTS, OVERLAP, SHARE_LEFT, WARNED_BEFORE
-from outlive.runtime.faults import ActiveFault, FaultRecorder
+from outlive.base import (
+    BadInput,
+    Clock,
+    Ids,
+    Instant,
+    OutliveError,
+    Refused,
+    as_datetime,
+    as_instant,
+    get_logger,
+    write_whole,
+)
+from outlive.resources import CLUSTER, LASTS, OVERLAP, SHARE_LEFT, WARNED_BEFORE, ObjectRef, Token
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import ActiveFault, FaultRecorder, Periodic
 from outlive.store import Store, compare_and_swap
 
 LOOK_S: Final = 20.0
@@ -73,7 +78,7 @@ class TokenService:
         found, due = self._tokens.informer.get(identity.name), False
         if found is not None and identity.digest:
             now = self._clock.now()
-            due = (found.after_use(now) if identity.digest == found.next_digest else found).renewal_due(now)
+            due = (found.mark_used(now) if identity.digest == found.next_digest else found).renewal_due(now)
         document = {"name": identity.name, "role": identity.role, "host": identity.host, "expires": identity.expires}
         return json_response(msgspec.to_builtins({**document, "renew": due}))
 
@@ -88,7 +93,7 @@ class TokenService:
             ) from None
         if not _DIGEST.match(wanted):
             raise BadInput(f"{wanted[:80]!r} is no SHA-256 digest", place="digest", remedy="64 digits of 0-9 and a-f")
-        others = self._tokens.informer.by_index(BY_DIGEST, wanted)
+        others = self._tokens.informer.list_by_index(BY_DIGEST, wanted)
         if any(one.name != identity.name for one in others):
             raise Refused("this secret is that of another token", remedy="make another one")
         now = self._clock.now()
@@ -109,7 +114,7 @@ class TokenService:
                 return None  # its answer was lost, and the host asks again
             if wanted in (found.digest, found.former_digest):
                 raise Refused("this secret was used before", remedy="make another one")
-            current = found.after_use(now) if identity.digest == found.next_digest else found
+            current = found.mark_used(now) if identity.digest == found.next_digest else found
             return current.with_next(wanted, now)
 
         written = await compare_and_swap(self._store, Token, identity.name, change, clock=self._clock)
@@ -150,7 +155,7 @@ class StateToken:
         """Write another one where it is due; whether it was. ``OSError``."""
         if self._shared or not is_renewal_due(self._issued, self._clock):
             return False
-        return self.replace(self._ids.token(), as_datetime(self._clock.now()))
+        return self.replace(self._ids.new_token(), as_datetime(self._clock.now()))
 
     def replace(self, secret: str, issued: datetime) -> bool:
         """Have this one instead, made at that time; whether it is another one. ``OSError``."""
@@ -205,10 +210,11 @@ class TokenUpkeep:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await self.update()
-            await self._recorder.record([*self._end_faults(), *self._further(self._clock.now())])
-            await self._clock.sleep(LOOK_S)
+        await Periodic(self._update_and_report, LOOK_S, clock=self._clock).run()
+
+    async def _update_and_report(self) -> None:
+        await self.update()
+        await self._recorder.record([*self._end_faults(), *self._further(self._clock.now())])
 
     async def renew(self) -> None:
         """Renew the token of the state directory, or have it follow the shared one; what fails is repeated."""
@@ -225,12 +231,17 @@ class TokenUpkeep:
         for one in self._tokens.informer.items():
             if writes >= WRITES:
                 return
-            if self._updated(one, now) == one:
+            if self._update_token(one, now) == one:
                 continue
             writes += 1
             try:
                 wrote = await compare_and_swap(
-                    self._store, Token, one.name, lambda found: self._updated(found, now), clock=self._clock, tries=2
+                    self._store,
+                    Token,
+                    one.name,
+                    lambda found: self._update_token(found, now),
+                    clock=self._clock,
+                    tries=2,
                 )
             except (OutliveError, TimeoutError) as error:
                 _log.warning("token.not_written", token=one.name, error=str(error))
@@ -243,14 +254,14 @@ class TokenUpkeep:
         for name in [name for name in self._tokens.used if name not in names]:
             del self._tokens.used[name]
 
-    def _updated(self, found: Token | None, now: Instant) -> Token | None:
+    def _update_token(self, found: Token | None, now: Instant) -> Token | None:
         """The token with its end, and with its first or last use."""
         if found is None:
             return None
         after = found.with_end(now)
         digest, at = self._tokens.used.get(found.name, ("", now))
         if digest and digest == after.next_digest:
-            after = after.after_use(at)
+            after = after.mark_used(at)
         elif not digest or (after.last_used is not None and as_datetime(at) - after.last_used < USE_WRITTEN_EVERY):
             return after
         return _replace(after, last_used=as_datetime(at).replace(microsecond=0))
@@ -274,7 +285,7 @@ def file_faults(path: Path, known: Iterable[tuple[str, Identity]]) -> Callable[[
     identities = [identity for _, identity in known]
     subject = ObjectRef(kind="Cluster", name=CLUSTER)
 
-    def faults(now: Instant) -> Iterable[ActiveFault]:
+    def find_faults(now: Instant) -> Iterable[ActiveFault]:
         today = as_datetime(now)
         ending = [one.name for one in identities if one.expires is not None and one.expires - today <= WARNED_BEFORE]
         if ending:
@@ -288,7 +299,7 @@ def file_faults(path: Path, known: Iterable[tuple[str, Identity]]) -> Callable[[
         if endless and today - written > LASTS:
             yield ActiveFault(FaultCode.TOKENS_FILE, subject, {"file": str(path), "names": ", ".join(endless[:6])})
 
-    return faults
+    return find_faults
 
 
 EXPIRIES: Final = 200

@@ -18,11 +18,18 @@ from outlive.api.auth import Identity
 from outlive.api.errors import MethodNotAllowed, TooLarge, status_of
 from outlive.api.middleware import REQUEST_ID, REQUEST_ID_HEADER
 from outlive.api.requests import JSON
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput, NotFound, Unavailable
-from outlive.commitments.liquid import ChangeRequest, QuotaRequest, ReportRequest, decode, encode
-from outlive.commitments.liquid_metrics import Call, Result
-from outlive.commitments.service import CommitmentService, Interface
+from outlive.base import BadInput, Clock, NotFound, Unavailable
+from outlive.commitments import (
+    Call,
+    ChangeRequest,
+    CommitmentService,
+    Interface,
+    QuotaRequest,
+    ReportRequest,
+    Result,
+    decode,
+    encode,
+)
 
 PATHS: Final = "/commitments/v1"
 USAGE_SUFFIX: Final = "/report-usage"
@@ -37,72 +44,72 @@ GAVE_UP: Final = 499
 T = TypeVar("T")
 
 
-class Liquid:
+class LiquidHandlers:
     """The handlers. Without a service every call is answered 503."""
 
     def __init__(self, service: CommitmentService | None, clock: Clock) -> None:
         self._service = service
         self._clock = clock
 
-    async def info(self, request: Request, _identity: Identity) -> Response:
+    async def serve_info(self, request: Request, _identity: Identity) -> Response:
         """The catalogue."""
 
         async def answer() -> Response:
-            _only(request, "GET")
-            return _json(encode(await self._serving().info()))
+            _require_method(request, "GET")
+            return _json_response(encode(await self._require_service().read_info()))
 
-        return await self._counted("info", answer)
+        return await self._count_call("info", answer)
 
-    async def capacity(self, request: Request, _identity: Identity) -> Response:
+    async def report_capacity(self, request: Request, _identity: Identity) -> Response:
         """The capacity of all resources. A body that cannot be read asks for no zone."""
 
         async def answer() -> Response:
-            service = self._serving()
+            service = self._require_service()
             service.check_enabled(Interface.CAPACITY)
-            _only(request, "POST")
-            body = await _body(request)
+            _require_method(request, "POST")
+            body = await _read_body(request)
             try:
                 zones = decode(body, ReportRequest).all_azs
             except BadInput:
                 zones = None
-            return _json(encode(await service.report_capacity(zones or ())))
+            return _json_response(encode(await service.report_capacity(zones or ())))
 
-        return await self._counted("capacity", answer)
+        return await self._count_call("capacity", answer)
 
-    async def usage(self, request: Request, _identity: Identity) -> Response:
+    async def report_usage(self, request: Request, _identity: Identity) -> Response:
         """The usage of one project."""
 
         async def answer() -> Response:
-            service = self._serving()
+            service = self._require_service()
             service.check_enabled(Interface.USAGE)
-            _only(request, "POST")
-            project = _project(request, USAGE_SUFFIX)
-            asked = decode(await _body(request), ReportRequest)
-            return _json(encode(await service.report_usage(project, asked.all_azs or ())))
+            _require_method(request, "POST")
+            project = _parse_project(request, USAGE_SUFFIX)
+            asked = decode(await _read_body(request), ReportRequest)
+            return _json_response(encode(await service.report_usage(project, asked.all_azs or ())))
 
-        return await self._counted("usage", answer)
+        return await self._count_call("usage", answer)
 
-    async def quota(self, request: Request, identity: Identity) -> Response:
+    async def put_quota(self, request: Request, identity: Identity) -> Response:
         """The quota of one project."""
 
         async def answer() -> Response:
-            service = self._serving()
-            _only(request, "PUT")
+            service = self._require_service()
+            _require_method(request, "PUT")
             service.check_enabled(Interface.QUOTA)
-            project = _project(request, QUOTA_SUFFIX)
-            pushed = decode(await _body(request), QuotaRequest)
+            project = _parse_project(request, QUOTA_SUFFIX)
+            pushed = decode(await _read_body(request), QuotaRequest)
             await service.put_quota(project, pushed, request_id=_request_id(request), requested_by=identity.name)
             return Response(status_code=204)
 
-        return await self._counted("quota", answer)
+        return await self._count_call("quota", answer)
 
-    async def project(self, request: Request, identity: Identity) -> Response:
+    async def serve_project(self, request: Request, identity: Identity) -> Response:
         """What is under a project and has no id of a project, or too many, in its path."""
         path = request.scope["path"]
         if path.endswith(USAGE_SUFFIX):
-            return await self.usage(request, identity)
+            return await self.report_usage(request, identity)
         if path.endswith(QUOTA_SUFFIX):
-            return await self.quota(request, identity)
+            return await self.put_quota(request, identity)
         raise NotFound("there is no such call of a project")
 
     async def change(self, request: Request, identity: Identity) -> Response:
@@ -112,22 +119,21 @@ class Liquid:
         status = GAVE_UP
         result: Result = "error"
         try:
-            service = self._serving()
+            service = self._require_service()
             service.check_enabled(Interface.CHANGE)
-            _only(request, "POST")
-            asked = decode(await _body(request), ChangeRequest)
+            _require_method(request, "POST")
+            asked = decode(await _read_body(request), ChangeRequest)
             request.scope["state"][DRY_RUN] = asked.dry_run
-            answer = await _while_connected(
-                request,
-                service.change(
-                    asked, request_id=_request_id(request), requested_by=identity.name, named=_is_named(request)
-                ),
+            request_id = _request_id(request)
+            named = request.headers.get(REQUEST_ID_HEADER) == request_id  # the caller chose it
+            answer = await _run_while_connected(
+                request, service.change(asked, request_id=request_id, requested_by=identity.name, named=named)
             )
             status = 200
             result = "rejected" if answer.rejection_reason else "accepted"
-            return _json(encode(answer))
+            return _json_response(encode(answer))
         except Exception as error:
-            status = _status(error)
+            status = _status_code(error)
             raise
         finally:
             if self._service is not None:
@@ -140,7 +146,7 @@ class Liquid:
                     commitments=asked.commitments,
                 )
 
-    async def _counted(self, call: Call, answer: Callable[[], Awaitable[Response]]) -> Response:
+    async def _count_call(self, call: Call, answer: Callable[[], Awaitable[Response]]) -> Response:
         """The answer, counted with its status."""
         started = self._clock.monotonic()
         status = GAVE_UP
@@ -149,25 +155,25 @@ class Liquid:
             status = response.status_code
             return response
         except Exception as error:
-            status = _status(error)
+            status = _status_code(error)
             raise
         finally:
             if self._service is not None:
                 self._service.metrics.observe(call, status, self._clock.monotonic() - started)
 
-    def _serving(self) -> CommitmentService:
+    def _require_service(self) -> CommitmentService:
         if self._service is None:
             raise Unavailable("this process sells no capacity")
         return self._service
 
 
-async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def _run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """The result of the work, which is cancelled when the caller closes the connection; then ``ClientDisconnect``.
 
     The body must have been read. Work that must not be left half done finishes in spite of the cancellation.
     """
     task = asyncio.create_task(work)
-    gone = asyncio.create_task(_gone(request))
+    gone = asyncio.create_task(_wait_disconnect(request))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -179,24 +185,24 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait((task, gone))
 
 
-async def _gone(request: Request) -> None:
+async def _wait_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _body(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes:
     body = await request.body()
     if len(body) > BODY_BYTES:
         raise TooLarge(f"the body has {len(body)} bytes", remedy=f"send at most {BODY_BYTES}")
     return body
 
 
-def _only(request: Request, method: str) -> None:
+def _require_method(request: Request, method: str) -> None:
     if request.method != method:
         raise MethodNotAllowed(request.method, (method,))
 
 
-def _project(request: Request, suffix: str) -> str:
+def _parse_project(request: Request, suffix: str) -> str:
     """The project in ``/commitments/v1/projects/<project><suffix>``."""
     path: str = request.scope["path"]
     project = path.removeprefix(f"{PATHS}/projects").removesuffix(suffix).removeprefix("/")
@@ -210,14 +216,9 @@ def _request_id(request: Request) -> str:
     return found
 
 
-def _is_named(request: Request) -> bool:
-    """Whether the caller chose the id of the request, in the header of the contract."""
-    return request.headers.get(REQUEST_ID_HEADER) == _request_id(request)
-
-
-def _status(error: Exception) -> int:
+def _status_code(error: Exception) -> int:
     return GAVE_UP if isinstance(error, ClientDisconnect) else status_of(error).http
 
 
-def _json(body: bytes) -> Response:
+def _json_response(body: bytes) -> Response:
     return Response(body, media_type=JSON)

@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from outlive.api.errors import Expired
-from outlive.resources.meta import NAME_LENGTH_LIMIT
+from outlive.resources import NAME_LENGTH_LIMIT
 
 _NONCE_BYTES: Final = 12
 _START_BYTES: Final = 8

@@ -31,12 +31,18 @@ from outlive.api.errors import (
     status_of,
 )
 from outlive.api.levels import Bodies
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput, NotFound, OutliveError
-from outlive.base.ids import Ids
-from outlive.base.limits import OBJECT_VALUES, REQUEST_VALUES
-from outlive.base.logging import get_logger, request_context
-from outlive.runtime.metrics import Metrics
+from outlive.base import (
+    OBJECT_VALUES,
+    REQUEST_VALUES,
+    BadInput,
+    Clock,
+    Ids,
+    NotFound,
+    OutliveError,
+    get_logger,
+    request_context,
+)
+from outlive.runtime import Metrics
 
 if TYPE_CHECKING:
     from outlive.api.audit import RequestAudit
@@ -74,20 +80,20 @@ class Recorder:
     """Metrics and access log of requests."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._requests = metrics.counter(
+        self._requests = metrics.add_counter(
             "http_requests_total", "HTTP requests by route and status", ("method", "route", "status")
         )
-        self._seconds = metrics.histogram(
+        self._seconds = metrics.add_histogram(
             "http_request_duration_seconds", "How long HTTP requests took", ("method", "route")
         )
-        self._scheduler = metrics.histogram(
+        self._scheduler = metrics.add_histogram(
             "scheduler_api_request_duration_seconds",
             "How long placement requests took",
             ("method", "path", "status", "error"),
         )
-        self.watches = metrics.gauge("http_watches", "Watches that are open")
-        self._connections = metrics.gauge("http_connections", "Connections by what they do", ("state",))
-        self._connections_ended = metrics.counter(
+        self.watches = metrics.add_gauge("http_watches", "Watches that are open")
+        self._connections = metrics.add_gauge("http_connections", "Connections by what they do", ("state",))
+        self._connections_ended = metrics.add_counter(
             "http_connections_ended_total", "Connections that the server ended before their time", ("why",)
         )
 
@@ -233,7 +239,11 @@ class RequestMiddleware:
             elif name in _GLOBAL_ID_HEADERS and not global_id and _REQUEST_ID.match(value):
                 global_id = value
         made = (
-            "" if request_id else self._ids.uuid() if scope["path"].startswith(_LIQUID) else f"req-{self._ids.uuid()}"
+            ""
+            if request_id
+            else self._ids.new_uuid()
+            if scope["path"].startswith(_LIQUID)
+            else f"req-{self._ids.new_uuid()}"
         )
         return request_id.decode() or made, global_id.decode(), size, length
 
@@ -250,12 +260,12 @@ class RequestMiddleware:
 
         async def receive_part() -> Message:
             if body.declared > self._body_limit:
-                raise self._too_large(body.declared)
+                raise self._make_too_large(body.declared)
             message = await receive()
             part = message.get("body", b"")
             body.size += len(part)
             if body.size > self._body_limit:
-                raise self._too_large(body.size)
+                raise self._make_too_large(body.size)
             body.values += part.count(b",") + part.count(b"[") + part.count(b"{")
             if body.values > most:
                 raise TooLarge(f"the body has over {most} values", remedy="send less at a time")
@@ -267,7 +277,7 @@ class RequestMiddleware:
 
         return receive_part
 
-    def _too_large(self, size: int) -> TooLarge:
+    def _make_too_large(self, size: int) -> TooLarge:
         return TooLarge(f"the body has {size} bytes or more", remedy=f"send at most {self._body_limit} bytes")
 
 

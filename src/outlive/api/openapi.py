@@ -1,8 +1,8 @@
 """The API's description of itself in OpenAPI 3.0, made from the kinds and the routes, never written by hand.
 
-Two documents: ``group`` is what clients of the Kubernetes protocol read (``kubectl explain``, and whether field
-validation is done by the server), ``everything`` also has the paths outside that protocol and is what ``/schema``
-shows. Both are built once, at the first request.
+Two documents: ``describe_group`` is what clients of the Kubernetes protocol read (``kubectl explain``, and whether
+field validation is done by the server), ``describe_all`` also has the paths outside that protocol and is what
+``/schema`` shows. Both are built once, at the first request.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from outlive.api.auth import Access
+from outlive.api.auth import AccessLevel
 from outlive.api.patches import APPLY_PATCH, JSON_PATCH, MERGE_PATCH
-from outlive.base.hashes import stable_hash
-from outlive.resources import API_VERSION, GROUP, KINDS, VERSION, Resource
-from outlive.resources.schema import openapi_schemas
+from outlive.base import stable_hash
+from outlive.resources import API_VERSION, GROUP, KINDS, VERSION, Resource, openapi_schemas
 
 if TYPE_CHECKING:
     from outlive.api.app import Endpoint
@@ -29,7 +28,7 @@ STATUS_REF: Final = {"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.apis.
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
-class Documents:
+class OpenApiDocuments:
     """The documents of one application."""
 
     def __init__(self, plurals: Mapping[str, type[Resource]], endpoints: Sequence[Endpoint], version: str) -> None:
@@ -39,13 +38,13 @@ class Documents:
         self._group: bytes | None = None
         self._everything: bytes | None = None
 
-    def group(self) -> bytes:
+    def describe_group(self) -> bytes:
         """OpenAPI of the group."""
         if self._group is None:
-            self._group = msgspec.json.encode(self._document(self._kind_paths()))
+            self._group = msgspec.json.encode(self._build_document(self._kind_paths()))
         return self._group
 
-    def everything(self) -> bytes:
+    def describe_all(self) -> bytes:
         """OpenAPI of all paths."""
         if self._everything is None:
             paths = self._kind_paths() | {
@@ -53,15 +52,25 @@ class Documents:
                 for endpoint in self._endpoints
                 if endpoint.tag != "resources" and endpoint.described
             }
-            self._everything = msgspec.json.encode(self._document(paths))
+            self._everything = msgspec.json.encode(self._build_document(paths))
         return self._everything
 
     def index(self, group: str) -> dict[str, Any]:
         """Where the group's document is; the hash changes with its content."""
-        digest = f"{stable_hash(self.group().decode()):016X}"
+        digest = f"{stable_hash(self.describe_group().decode()):016X}"
         return {"paths": {group: {"serverRelativeURL": f"/openapi/v3/{group}?hash={digest}"}}}
 
-    def _document(self, paths: dict[str, Any]) -> dict[str, Any]:
+    def _build_document(self, paths: dict[str, Any]) -> dict[str, Any]:
+        status = {
+            "type": "object",
+            "description": "How a request failed, or that a deletion succeeded. details.code is a stable word.",
+            "properties": {
+                **{name: {"type": "string"} for name in ("apiVersion", "kind", "status", "message", "reason")},
+                "metadata": {"type": "object"},
+                "details": {"type": "object"},
+                "code": {"type": "integer"},
+            },
+        }
         return {
             "openapi": "3.0.0",
             "info": {
@@ -71,7 +80,7 @@ class Documents:
             },
             "paths": dict(sorted(paths.items())),
             "components": {
-                "schemas": schemas(),
+                "schemas": openapi_schemas() | {STATUS_REF["$ref"].rpartition("/")[2]: status},
                 "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
             },
             "security": [{"bearer": []}],
@@ -90,42 +99,22 @@ class Documents:
         return paths
 
 
-def schemas() -> dict[str, Any]:
-    """The schemas of all kinds, and what the protocol adds."""
-    status = {
-        "type": "object",
-        "description": "How a request failed, or that a deletion succeeded. details.code is a stable word.",
-        "properties": {
-            **{name: {"type": "string"} for name in ("apiVersion", "kind", "status", "message", "reason")},
-            "metadata": {"type": "object"},
-            "details": {"type": "object"},
-            "code": {"type": "integer"},
-        },
-    }
-    return openapi_schemas() | {STATUS_REF["$ref"].rpartition("/")[2]: status}
-
-
-def gvk(kind: type[Resource]) -> dict[str, str]:
-    """How Kubernetes names the kind."""
-    return {"group": GROUP, "version": VERSION, "kind": kind.kind()}
-
-
-def _ref(kind: type[Resource], suffix: str = "") -> dict[str, str]:
+def _schema_ref(kind: type[Resource], suffix: str = "") -> dict[str, str]:
     return {"$ref": REF.format(name=f"{kind.kind()}{suffix}")}
 
 
-def _json(schema: Any) -> dict[str, Any]:
+def _json_content(schema: Any) -> dict[str, Any]:
     return {"content": {"application/json": {"schema": schema}}}
 
 
-def _answers(schema: Any, status: str = "200") -> dict[str, Any]:
+def _describe_responses(schema: Any, status: str = "200") -> dict[str, Any]:
     return {
-        status: {"description": "OK", **_json(schema)},
-        "default": {"description": "What was wrong", **_json(STATUS_REF)},
+        status: {"description": "OK", **_json_content(schema)},
+        "default": {"description": "What was wrong", **_json_content(STATUS_REF)},
     }
 
 
-def _parameter(name: str, description: str, kind: str = "string", where: str = "query") -> dict[str, Any]:
+def _describe_parameter(name: str, description: str, kind: str = "string", where: str = "query") -> dict[str, Any]:
     return {
         "name": name,
         "in": where,
@@ -136,31 +125,33 @@ def _parameter(name: str, description: str, kind: str = "string", where: str = "
 
 
 WRITING: Final = (
-    _parameter("fieldValidation", "Accepted; unknown fields are always refused."),
-    _parameter("dryRun", "All: judge the request and answer as if it were done, and write nothing."),
-    _parameter("fieldManager", "Who applies; needed by a server-side apply, else accepted."),
+    _describe_parameter("fieldValidation", "Accepted; unknown fields are always refused."),
+    _describe_parameter("dryRun", "All: judge the request and answer as if it were done, and write nothing."),
+    _describe_parameter("fieldManager", "Who applies; needed by a server-side apply, else accepted."),
 )
-FORCE: Final = _parameter("force", "Let a server-side apply take over what others applied.", "boolean")
-ORPHAN: Final = _parameter("propagationPolicy", "Orphan: delete a host though VMs are on it, which then have none.")
+FORCE: Final = _describe_parameter("force", "Let a server-side apply take over what others applied.", "boolean")
+ORPHAN: Final = _describe_parameter(
+    "propagationPolicy", "Orphan: delete a host though VMs are on it, which then have none."
+)
 SELECTION: Final = (
-    _parameter("labelSelector", "Labels that objects must have, such as a=b,c in (x,y),!d."),
-    _parameter("fieldSelector", "Only metadata.name=NAME."),
-    _parameter("limit", "Objects on a page.", "integer"),
-    _parameter("continue", "Where the page before ended."),
-    _parameter("watch", "Stream changes, one JSON document a line.", "boolean"),
-    _parameter("resourceVersion", "Where a watch begins."),
-    _parameter("sendInitialEvents", "Begin a watch with all present states and a bookmark.", "boolean"),
-    _parameter("allowWatchBookmarks", "Let a watch say that it is alive.", "boolean"),
-    _parameter("timeoutSeconds", "When a watch ends.", "integer"),
+    _describe_parameter("labelSelector", "Labels that objects must have, such as a=b,c in (x,y),!d."),
+    _describe_parameter("fieldSelector", "Only metadata.name=NAME."),
+    _describe_parameter("limit", "Objects on a page.", "integer"),
+    _describe_parameter("continue", "Where the page before ended."),
+    _describe_parameter("watch", "Stream changes, one JSON document a line.", "boolean"),
+    _describe_parameter("resourceVersion", "Where a watch begins."),
+    _describe_parameter("sendInitialEvents", "Begin a watch with all present states and a bookmark.", "boolean"),
+    _describe_parameter("allowWatchBookmarks", "Let a watch say that it is alive.", "boolean"),
+    _describe_parameter("timeoutSeconds", "When a watch ends.", "integer"),
 )
 
 
-def _operation(kind: type[Resource], action: str, verb: str, **rest: Any) -> dict[str, Any]:
+def _describe_operation(kind: type[Resource], action: str, verb: str, **rest: Any) -> dict[str, Any]:
     return {
         "tags": [kind.info.plural],
         "operationId": f"{verb}{kind.kind()}",
         "x-kubernetes-action": action,
-        "x-kubernetes-group-version-kind": gvk(kind),
+        "x-kubernetes-group-version-kind": {"group": GROUP, "version": VERSION, "kind": kind.kind()},
         **rest,
     }
 
@@ -169,22 +160,22 @@ def collection_operations(kind: type[Resource]) -> dict[str, Any]:
     """List, watch and create."""
     plural = kind.info.plural
     return {
-        "get": _operation(
+        "get": _describe_operation(
             kind,
             "list",
             "list",
             summary=f"List or watch {plural}",
             parameters=list(SELECTION),
-            responses=_answers(_ref(kind, "List")),
+            responses=_describe_responses(_schema_ref(kind, "List")),
         ),
-        "post": _operation(
+        "post": _describe_operation(
             kind,
             "post",
             "create",
             summary=f"Create one of the {plural}; what it says of the status half is dropped",
             parameters=list(WRITING),
-            requestBody={"required": True, **_json(_ref(kind))},
-            responses=_answers(_ref(kind), "201"),
+            requestBody={"required": True, **_json_content(_schema_ref(kind))},
+            responses=_describe_responses(_schema_ref(kind), "201"),
         ),
     }
 
@@ -197,44 +188,46 @@ def item_operations(kind: type[Resource], verbs: Sequence[str], *, status: bool 
     types = ((MERGE_PATCH, patches[0]), (JSON_PATCH, patches[1]), (APPLY_PATCH, patches[0]))
     body = {media: {"schema": schema} for media, schema in types}
     possible = {
-        "get": _operation(kind, "get", f"read{half}", summary=f"Read {of}", responses=_answers(_ref(kind))),
-        "put": _operation(
+        "get": _describe_operation(
+            kind, "get", f"read{half}", summary=f"Read {of}", responses=_describe_responses(_schema_ref(kind))
+        ),
+        "put": _describe_operation(
             kind,
             "put",
             f"replace{half}",
             summary=f"Replace {of}: compare-and-swap on resourceVersion and uid",
             parameters=list(WRITING),
-            requestBody={"required": True, **_json(_ref(kind))},
-            responses=_answers(_ref(kind)),
+            requestBody={"required": True, **_json_content(_schema_ref(kind))},
+            responses=_describe_responses(_schema_ref(kind)),
         ),
-        "patch": _operation(
+        "patch": _describe_operation(
             kind,
             "patch",
             f"patch{half}",
             summary=f"Patch {of}",
             parameters=[*WRITING, FORCE],
             requestBody={"required": True, "content": body},
-            responses=_answers(_ref(kind)),
+            responses=_describe_responses(_schema_ref(kind)),
         ),
-        "delete": _operation(
+        "delete": _describe_operation(
             kind,
             "delete",
             "delete",
             summary=f"Delete {of}, with preconditions",
             parameters=[WRITING[1], ORPHAN],
-            responses=_answers(STATUS_REF),
+            responses=_describe_responses(STATUS_REF),
         ),
     }
     return {
-        "parameters": [_parameter("name", "The object's name.", where="path")],
+        "parameters": [_describe_parameter("name", "The object's name.", where="path")],
         **{verb: possible[verb] for verb in verbs},
     }
 
 
 def plain_operations(endpoint: Endpoint) -> dict[str, Any]:
     """A path outside the resources."""
-    ok = {"description": "OK", **_json({})}
-    wrong = _json({"type": "object"})
+    ok = {"description": "OK", **_json_content({})}
+    wrong = _json_content({"type": "object"})
     if endpoint.tag == "liquid":
         wrong = {"content": {"text/plain": {"schema": {"type": "string"}}}}
     operation: dict[str, Any] = {
@@ -245,10 +238,10 @@ def plain_operations(endpoint: Endpoint) -> dict[str, Any]:
             "default": {"description": "What was wrong", **wrong},
         },
     }
-    if endpoint.access is Access.OPEN:
+    if endpoint.access is AccessLevel.OPEN:
         operation["security"] = []
     if {"POST", "PUT"} & set(endpoint.methods):
-        operation["requestBody"] = {"required": True, **_json({"type": "object"})}
+        operation["requestBody"] = {"required": True, **_json_content({"type": "object"})}
     names = _PARAMETER.findall(endpoint.path)
-    parameters = [_parameter(name, f"The {name}.", where="path") for name in names]
+    parameters = [_describe_parameter(name, f"The {name}.", where="path") for name in names]
     return {"parameters": parameters, **{verb.lower(): operation for verb in endpoint.methods if verb != "HEAD"}}

@@ -19,9 +19,8 @@ from jsonpointer import JsonPointer, JsonPointerException
 
 from outlive.api.config import PATCH_COPIED_BYTES, PATCH_OPERATIONS, POINTER_CHARACTERS
 from outlive.api.errors import TooLarge
-from outlive.base.errors import BadInput, Conflict, Invalid
-from outlive.resources import Resource
-from outlive.resources.codec import convert, encode
+from outlive.base import BadInput, Conflict, Invalid
+from outlive.resources import Resource, convert, encode
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
@@ -99,7 +98,7 @@ def names_version(patch: Any) -> bool:
     )
 
 
-def patched(current: Resource, patch: Any, media: str) -> Resource:
+def apply_patch(current: Resource, patch: Any, media: str) -> Resource:
     """The current object with the patch applied; what identifies it must stay."""
     document = msgspec.json.decode(encode(current))
     try:
@@ -120,7 +119,7 @@ def patched(current: Resource, patch: Any, media: str) -> Resource:
     return cast("Resource", convert(type(current), changed))
 
 
-def applied(current: Resource | None, configuration: Any, *, manager: str, force: bool) -> dict[str, Any]:
+def apply_configuration(current: Resource | None, configuration: Any, *, manager: str, force: bool) -> dict[str, Any]:
     """The document that a manager's server-side apply makes of the object (``None``: there is none yet).
 
     ``Conflict`` names the fields that another manager applied with other values, unless ``force`` takes them over.
@@ -132,11 +131,18 @@ def applied(current: Resource | None, configuration: Any, *, manager: str, force
     metadata = {key: value for key, value in configuration.get("metadata", {}).items() if key not in _NOT_APPLIED}
     wanted = {**configuration, "metadata": metadata}
     document: dict[str, Any] = msgspec.json.decode(encode(current)) if current is not None else {}
-    managers = _managers(document)
-    fields = dict(_fields({key: value for key, value in wanted.items() if key not in ("apiVersion", "kind")}))
+    text = document.get("metadata", {}).get("annotations", {}).get(APPLIED, "{}")
+    try:
+        known = msgspec.json.decode(text, type=dict[str, list[str]])
+    except msgspec.DecodeError:
+        known = {}
+    managers: dict[str, list[_Path]] = {
+        name: [tuple(map(_unescape_key, path.split("/"))) for path in paths] for name, paths in known.items()
+    }
+    fields = dict(_leaf_fields({key: value for key, value in wanted.items() if key not in ("apiVersion", "kind")}))
     fields.pop(("metadata", "name"), None)
     for other in sorted(managers.keys() - {manager}):
-        disputed = [path for path in managers[other] if path in fields and _at(document, path) != fields[path]]
+        disputed = [path for path in managers[other] if path in fields and _value_at(document, path) != fields[path]]
         if disputed and not force:
             listed = ", ".join(".".join(path) for path in disputed[:10])
             raise Conflict(
@@ -147,14 +153,16 @@ def applied(current: Resource | None, configuration: Any, *, manager: str, force
     document = merge_patch(document, wanted)
     for path in managers.get(manager, []):
         if path not in fields and path not in kept:
-            _remove(document, path)
+            parent = _value_at(document, path[:-1])
+            if isinstance(parent, dict):
+                parent.pop(path[-1], None)
     managers[manager] = sorted(fields)
-    text = {name: ["/".join(map(_escaped, path)) for path in paths] for name, paths in managers.items() if paths}
-    document["metadata"].setdefault("annotations", {})[APPLIED] = msgspec.json.encode(text).decode()
+    known = {name: ["/".join(map(_escape_key, path)) for path in paths] for name, paths in managers.items() if paths}
+    document["metadata"].setdefault("annotations", {})[APPLIED] = msgspec.json.encode(known).decode()
     return document
 
 
-def same_but_labels(wanted: Resource, current: Resource) -> bool:
+def differs_in_labels_only(wanted: Resource, current: Resource) -> bool:
     """Whether nothing but labels and annotations would change (and something of them does)."""
     metadata = msgspec.structs.replace(
         wanted.metadata, labels=current.metadata.labels, annotations=current.metadata.annotations
@@ -178,39 +186,24 @@ def label_changes(current: Resource, wanted: Resource) -> dict[str, dict[str, st
 _Path = tuple[str, ...]
 
 
-def _fields(value: dict[str, Any], at: _Path = ()) -> Iterator[tuple[_Path, Any]]:
+def _leaf_fields(value: dict[str, Any], at: _Path = ()) -> Iterator[tuple[_Path, Any]]:
     """Every field of a document that is no map, with its path. A list is one field."""
     for key, inner in value.items():
         if isinstance(inner, dict) and inner:
-            yield from _fields(inner, (*at, key))
+            yield from _leaf_fields(inner, (*at, key))
         else:
             yield (*at, key), inner
 
 
-def _managers(document: dict[str, Any]) -> dict[str, list[_Path]]:
-    text = document.get("metadata", {}).get("annotations", {}).get(APPLIED, "{}")
-    try:
-        known = msgspec.json.decode(text, type=dict[str, list[str]])
-    except msgspec.DecodeError:
-        return {}
-    return {name: [tuple(map(_plain, path.split("/"))) for path in paths] for name, paths in known.items()}
-
-
-def _at(document: Any, path: _Path) -> Any:
+def _value_at(document: Any, path: _Path) -> Any:
     for key in path:
         document = document.get(key) if isinstance(document, dict) else None
     return document
 
 
-def _remove(document: dict[str, Any], path: _Path) -> None:
-    parent = _at(document, path[:-1])
-    if isinstance(parent, dict):
-        parent.pop(path[-1], None)
-
-
-def _escaped(key: str) -> str:
+def _escape_key(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _plain(key: str) -> str:
+def _unescape_key(key: str) -> str:
     return key.replace("~1", "/").replace("~0", "~")

@@ -6,15 +6,21 @@ import contextlib
 
 from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_write, read_refusal, visible_part
 from outlive.api.errors import Unauthenticated
-from outlive.base.errors import Forbidden, NotFound
-from outlive.base.logging import get_logger
-from outlive.node.membership.states import member_view
-from outlive.node.permission_facts import Facts, NeededFacts
-from outlive.node.permissions import needed_facts
-from outlive.node.primary_elector import ROLE
-from outlive.resources import Cluster, Election, Hypervisor, Membership, Resource, Token, VirtualMachine
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.readers import OF_A_VM, vm_of_object
+from outlive.base import Forbidden, NotFound, get_logger
+from outlive.node import ROLE, Facts, NeededFacts, needed_facts
+from outlive.node.membership import member_view
+from outlive.resources import (
+    CLUSTER,
+    OF_A_VM,
+    Cluster,
+    Election,
+    Hypervisor,
+    Membership,
+    Resource,
+    Token,
+    VirtualMachine,
+    vm_of_object,
+)
 from outlive.store import Store, list_all, read
 
 _log = get_logger("api.tokens")
@@ -32,8 +38,13 @@ async def permit_write(store: Store, identity: Identity, before: Resource | None
     host = identity.host if identity.role in HOSTS else ""
     needed = needed_facts(host, before, after)
     facts = await _read_facts(store, needed)
-    if host and before is None and isinstance(after, Hypervisor):
-        await _check_stored(store, identity)
+    if host and before is None and isinstance(after, Hypervisor) and identity.digest:
+        token = await read(store, Token, identity.name)  # the request may have begun before it was revoked
+        if token is None or identity.digest not in (token.digest, token.next_digest, token.former_digest):
+            raise Unauthenticated(
+                f"the token {identity.name} was revoked",
+                remedy=f"join again: outlive token create --join --host {identity.host}",
+            )
     if identity.role is not Role.COORDINATOR:
         check_write(identity, before, after, facts)
         return
@@ -63,18 +74,6 @@ async def require_readable(store: Store, identity: Identity, current: Resource) 
     if seen is None:
         raise read_refusal(identity, type(current), current.name)
     return seen
-
-
-async def _check_stored(store: Store, identity: Identity) -> None:
-    """``Unauthenticated`` unless the token is in the store now: the request may have begun before it was revoked."""
-    found = await read(store, Token, identity.name) if identity.digest else None
-    if identity.digest and (
-        found is None or identity.digest not in (found.digest, found.next_digest, found.former_digest)
-    ):
-        raise Unauthenticated(
-            f"the token {identity.name} was revoked",
-            remedy=f"join again: outlive token create --join --host {identity.host}",
-        )
 
 
 async def revoke_tokens(store: Store, host: str) -> None:

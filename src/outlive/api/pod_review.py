@@ -17,17 +17,19 @@ from starlette.responses import Response
 
 from outlive.api.admission_review import SERVICE, WEBHOOK_S, ReviewedWrite, answer_review
 from outlive.api.auth import ADMISSION_PATH, PODS_PATH, Identity
-from outlive.base.errors import Forbidden, Invalid, Unavailable
-from outlive.network.addresses import SubnetTexts
-from outlive.network.admission import ADMIT, GUARDED, AdmitInput
-from outlive.network.names import DEFAULT_NETWORK
-from outlive.network.pod_cache import PodCache
-from outlive.network.pod_facts import read_pod
-from outlive.network.pod_identities import PodIdentities
-from outlive.network.pods import NetworkPodView
-from outlive.resources.codec import encode
-from outlive.resources.meta import GROUP
-from outlive.runtime.decisions import DecisionLog, without_nulls
+from outlive.base import Forbidden, Invalid, Unavailable
+from outlive.network import (
+    ADMIT,
+    DEFAULT_NETWORK,
+    GUARDED,
+    AdmitInput,
+    NetworkPodView,
+    PodCache,
+    PodIdentities,
+    read_pod,
+)
+from outlive.resources import GROUP, encode
+from outlive.runtime import DecisionLog, without_nulls
 
 REFUSALS: Final = {
     "user": "{user} may not change network annotations of pods",
@@ -56,12 +58,16 @@ class PodReviews:
     async def _judge(self, asked: ReviewedWrite) -> tuple[str, ...]:
         if asked.resource.resource != "pods" or asked.operation != "UPDATE":
             return ()
-        old, new = (_document(raw) for raw in (asked.old_object, asked.object))
+        try:
+            old, new = (msgspec.json.decode(raw, type=dict[str, Any]) for raw in (asked.old_object, asked.object))
+        except msgspec.DecodeError as error:
+            raise Invalid(f"the pod is not understood: {error}") from None
+        nodes = {str((pod.get("spec") or {}).get("nodeName", "")) for pod in (old, new)}
         given = AdmitInput(
-            user=self._identities().user(asked.user_info.username),
+            user=self._identities().find_user(asked.user_info.username),
             old=old,
             new=new,
-            node_subnets=self._node_subnets(old, new),
+            node_subnets={one.name: one.subnets for one in self._cache.all_nodes() if one.name in nodes},
             vm_addresses=self._vm_addresses(new),
         )
         result = ADMIT.function(given)
@@ -70,13 +76,8 @@ class PodReviews:
                 raise Unavailable("the pods of the cluster are not known yet", remedy="try again in some seconds")
             self._decisions.keep(ADMIT, encode(given), encode(result), empty=False, subject=asked.name)
             why = REFUSALS[result.reason or "user"].format(user=asked.user_info.username or "the user")
-            raise Forbidden(why, remedy="see docs/operating/kubevirt-network.md#admission")
+            raise Forbidden(why, remedy="see docs/how-to/kubevirt-network.md#admission")
         return ()
-
-    def _node_subnets(self, *pods: dict[str, Any]) -> dict[str, SubnetTexts]:
-        """Subnets of the pod's node."""
-        names = {str((pod.get("spec") or {}).get("nodeName", "")) for pod in pods}
-        return {one.name: one.subnets for one in self._cache.all_nodes() if one.name in names}
 
     def _vm_addresses(self, pod: dict[str, Any]) -> tuple[str, ...]:
         """Addresses on the default network of other pods of the same VM that live."""
@@ -91,14 +92,6 @@ class PodReviews:
             if one.id != copy.id and not one.completed and DEFAULT_NETWORK in one.networks
             for address in one.networks[DEFAULT_NETWORK].addresses
         )
-
-
-def _document(raw: msgspec.Raw) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise Invalid(f"the pod is not understood: {error}") from None
-    return found
 
 
 def pods_webhook_manifest(
@@ -127,7 +120,7 @@ def pods_webhook_manifest(
                         "scope": "Namespaced",
                     }
                 ],
-                "matchConditions": [{"name": "guarded", "expression": _condition(identities)}],
+                "matchConditions": [{"name": "guarded", "expression": _match_condition(identities)}],
                 "clientConfig": {"caBundle": base64.b64encode(authority).decode(), **client},
                 "failurePolicy": "Fail",
                 "matchPolicy": "Equivalent",
@@ -139,7 +132,7 @@ def pods_webhook_manifest(
     }
 
 
-def _condition(identities: PodIdentities) -> str:
+def _match_condition(identities: PodIdentities) -> str:
     """True, in CEL, for a write by a node's identity and for one that changes a guarded annotation."""
     nodes = [
         f"request.userInfo.username.startsWith({json.dumps(one.prefix)})" for one in identities.identities if one.node

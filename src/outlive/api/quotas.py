@@ -12,12 +12,9 @@ from collections import defaultdict
 from typing import Final
 
 from outlive.api.auth import HOSTS, Identity
-from outlive.base.clock import Clock
-from outlive.base.errors import LimitExceeded
-from outlive.resources import Resource
-from outlive.resources.codec import encode
-from outlive.store import Store, list_all
-from outlive.store.tables import StoreUsage, owner_of
+from outlive.base import Clock, LimitExceeded
+from outlive.resources import Resource, encode
+from outlive.store import Store, StoreUsage, list_all, owner_of
 
 COUNTED_S: Final = 120.0
 """How long a listing counts, with what was allowed since."""
@@ -61,9 +58,9 @@ class HostQuotas:
             return
         owner = owner_of(new, quota.owners)
         usage = await self._read(kind, COUNTED_S)
-        if _excess(kind, usage, owner, old, new):
+        if _explain_excess(kind, usage, owner, old, new):
             usage = await self._read(kind, COUNTED_AGAIN_S)
-        if why := _excess(kind, usage, owner, old, new):
+        if why := _explain_excess(kind, usage, owner, old, new):
             raise LimitExceeded(why, remedy=f"delete some: outlive get {kind.info.plural}; see {PAGE}")
         usage.count(owner, old, new)
 
@@ -90,10 +87,10 @@ class HostQuotas:
 PAGE: Final = "docs/reference/store.md#quotas"
 
 
-def _excess(kind: type[Resource], usage: KindUsage, owner: str, old: bytes | None, new: bytes) -> str:
+def _explain_excess(kind: type[Resource], usage: KindUsage, owner: str, old: bytes | None, new: bytes) -> str:
     """Why the write is one too many; empty: it is not."""
     for name in ("", owner) if owner else ("",):
-        use, (most, most_bytes) = usage.of[name], kind.info.quota.most(shared=bool(name))
+        use, (most, most_bytes) = usage.of[name], kind.info.quota.get_limits(shared=bool(name))
         added = len(new) - len(old or b"")
         if (old is None and use.objects >= most) or use.size_bytes + added > most_bytes:
             whose = f" of {name[:80]}" if name else ""

@@ -25,37 +25,38 @@ from outlive.api.auth import (
     visible_part,
 )
 from outlive.api.config import LIST_OBJECTS, LIST_SLICE_BYTES, LIST_SLICE_OBJECTS
-from outlive.api.kubernetes import KnownCells, row, table, table_head
+from outlive.api.kubernetes import KnownCells, render_table, table_head, table_row
 from outlive.api.levels import Turns
 from outlive.api.list_places import ListPlaces
 from outlive.api.middleware import AUTHENTICATE, REQUEST_ID
 from outlive.api.requests import (
     JSON,
     IncludeObject,
-    Target,
-    flag,
+    RequestTarget,
     include_object,
     json_response,
     label_selector,
     list_head,
     name_selector,
-    number,
     object_response,
+    read_flag,
+    read_number,
     split_continue,
     wanted_table,
 )
 from outlive.api.streams import StreamedResponse
 from outlive.api.watch import Render, Watches, WatchRequest
-from outlive.api.watch_cache import Entry, WatchCaches
-from outlive.base.clock import Clock
-from outlive.base.errors import NotFound
+from outlive.api.watch_cache import CachedObject, WatchCaches
+from outlive.base import Clock, NotFound
 from outlive.resources import (
+    OF_A_VM,
     Resource,
     Secret,
     VirtualMachine,
+    decode,
+    encode,
+    vm_of_object,
 )
-from outlive.resources.codec import decode, encode
-from outlive.resources.readers import OF_A_VM, vm_of_object
 from outlive.store import Page, Selector, Store, read
 
 _Part = Callable[[Resource], Resource | None]
@@ -87,7 +88,7 @@ class ResourceReader:
         self._known_cells = known_cells
         self._places = places
 
-    async def get(self, request: Request, identity: Identity, target: Target) -> Response:
+    async def get(self, request: Request, identity: Identity, target: RequestTarget) -> Response:
         """One object."""
         own, vm = may_read(identity, target.kind).own, None
         if own and issubclass(target.kind, OF_A_VM):
@@ -104,36 +105,36 @@ class ResourceReader:
         if not version:
             return object_response(obj)
         metadata = {"resourceVersion": obj.metadata.resource_version}
-        return json_response(self._table(request, target, [obj], version, metadata))
+        return json_response(self._render_table(request, target, [obj], version, metadata))
 
-    async def list_objects(self, request: Request, identity: Identity, target: Target) -> Response:
+    async def list_objects(self, request: Request, identity: Identity, target: RequestTarget) -> Response:
         """The objects of a kind that the query selects."""
         part: _Part = partial(visible_part, identity, verb="list")
         if may_read(identity, target.kind, "list").everything:
             part = _keep_whole
         selector = label_selector(request)
         wanted_name = name_selector(request)
-        limit = number(request, "limit", default=0, most=LIST_OBJECTS)
+        limit = read_number(request, "limit", default=0, most=LIST_OBJECTS)
         position, token = split_continue(request.query_params.get("continue", ""))
         token = token if part is _keep_whole else self._places.open(token, target.kind.info.plural)
         if not position:
-            position = str((await self._caches.of(target.kind)).number)
+            position = str((await self._caches.get_cache(target.kind)).number)
         version = wanted_table(request)
         if wanted_name:
             pages = self._single_page(await self._read_named(target, wanted_name, selector))
         else:
-            pages = self._pages(target, selector, limit or (LIST_OBJECTS if version else 0), token)
+            pages = self._read_pages(target, selector, limit or (LIST_OBJECTS if version else 0), token)
         body = self._list_document(request, target, pages, part, version, position)
         first = await anext(body)  # what fails, fails before the answer begins
 
-        async def chunks() -> AsyncIterator[bytes]:
+        async def stream_chunks() -> AsyncIterator[bytes]:
             yield first
             async for chunk in body:
                 yield chunk
 
-        return StreamedResponse(chunks(), media_type=JSON)
+        return StreamedResponse(stream_chunks(), media_type=JSON)
 
-    async def _read_named(self, target: Target, name: str, selector: Selector | None) -> Page[Resource]:
+    async def _read_named(self, target: RequestTarget, name: str, selector: Selector | None) -> Page[Resource]:
         try:
             obj = await self._store.get(target.kind, name, fresh=True)
         except NotFound:
@@ -143,8 +144,8 @@ class ResourceReader:
     async def _single_page(self, page: Page[Resource]) -> AsyncGenerator[Page[Resource], int]:
         yield page
 
-    async def _pages(
-        self, target: Target, selector: Selector | None, most: int, token: str
+    async def _read_pages(
+        self, target: RequestTarget, selector: Selector | None, most: int, token: str
     ) -> AsyncGenerator[Page[Resource], int]:
         """Small pages, up to so many objects together (0: all). It is sent the bytes of each page, and reads fewer
         objects at a time where they are large."""
@@ -163,7 +164,7 @@ class ResourceReader:
     async def _list_document(
         self,
         request: Request,
-        target: Target,
+        target: RequestTarget,
         pages: AsyncGenerator[Page[Resource], int],
         part: _Part,
         version: str,
@@ -182,7 +183,7 @@ class ResourceReader:
             page = await anext(pages)
             while True:
                 rows = [
-                    msgspec.json.encode(row(item, self._clock.now(), include, self._known_cells(item)))
+                    msgspec.json.encode(table_row(item, self._clock.now(), include, self._known_cells(item)))
                     if version
                     else encode(item)
                     for item in map(part, page.items)
@@ -196,10 +197,10 @@ class ResourceReader:
         metadata = {"resourceVersion": position} | ({"continue": f"{position}.{token}"} if token else {})
         yield b'],"metadata":%b}\n' % msgspec.json.encode(metadata)
 
-    def _table(
-        self, request: Request, target: Target, objects: list[Resource], version: str, metadata: dict[str, str]
+    def _render_table(
+        self, request: Request, target: RequestTarget, objects: list[Resource], version: str, metadata: dict[str, str]
     ) -> dict[str, Any]:
-        return table(
+        return render_table(
             target.kind,
             objects,
             version=version,
@@ -209,19 +210,19 @@ class ResourceReader:
             known_cells=self._known_cells,
         )
 
-    async def watch(self, request: Request, identity: Identity, target: Target) -> Response:
+    async def watch(self, request: Request, identity: Identity, target: RequestTarget) -> Response:
         """The changes of a kind, until the watch ends."""
         found = may_read(identity, target.kind, "watch")
         wanted = WatchRequest(
             selector=label_selector(request),
             name=name_selector(request),
             version=request.query_params.get("resourceVersion", ""),
-            initial=flag(request, "sendInitialEvents"),
-            bookmarks=flag(request, "allowWatchBookmarks"),
-            seconds=float(number(request, "timeoutSeconds", default=3600, most=3600)),
+            initial=read_flag(request, "sendInitialEvents"),
+            bookmarks=read_flag(request, "allowWatchBookmarks"),
+            seconds=float(read_number(request, "timeoutSeconds", default=3600, most=3600)),
             host=identity.host if found.own else None,
         )
-        cache = await self._caches.of(target.kind)
+        cache = await self._caches.get_cache(target.kind)
         request_id: str = request.scope["state"].get(REQUEST_ID, "")
         authenticate: Callable[[], Identity] = request.scope["state"][AUTHENTICATE]
         request.scope["state"][WATCH] = True
@@ -229,31 +230,33 @@ class ResourceReader:
         def check() -> None:
             may_read(authenticate(), target.kind, "watch")
 
-        return self._watches.response(
-            cache, wanted, self._renderer(request, identity, target), request_id, check, identity
+        return self._watches.create_response(
+            cache, wanted, self._make_renderer(request, identity, target), request_id, check, identity
         )
 
-    def _renderer(self, request: Request, identity: Identity, target: Target) -> Render:
+    def _make_renderer(self, request: Request, identity: Identity, target: RequestTarget) -> Render:
         """Each entry as the reader is shown it; what has left its host, as single objects of others are shown."""
         version, found = wanted_table(request), may_read(identity, target.kind, "watch")
 
-        def part(entry: Entry) -> Resource:
+        def part(entry: CachedObject) -> Resource:
             mine = not found.own or identity.host in entry.hosts
             seen = visible_part(identity, decode(target.kind, entry.raw), "watch" if mine else "get")
             assert seen is not None
             return seen
 
-        def document(entry: Entry) -> bytes:
+        def encode_entry(entry: CachedObject) -> bytes:
             mine = not found.own or identity.host in entry.hosts
             whole = mine and (found.view is None or found.mark not in entry.raw)
             return entry.raw if whole else encode(part(entry))
 
         if not version:
-            return document
+            return encode_entry
         include_object(request)  # what is malformed is refused before the stream begins
 
-        def one_row(entry: Entry) -> bytes:
+        def one_row(entry: CachedObject) -> bytes:
             obj = part(entry)
-            return msgspec.json.encode(self._table(request, target, [obj], version, {"resourceVersion": entry.version}))
+            return msgspec.json.encode(
+                self._render_table(request, target, [obj], version, {"resourceVersion": entry.version})
+            )
 
         return one_row

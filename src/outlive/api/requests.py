@@ -9,9 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from outlive.api.errors import Expired, UnsupportedMedia
-from outlive.base.errors import BadInput, Conflict
-from outlive.resources import API_VERSION, Resource
-from outlive.resources.codec import encode
+from outlive.base import BadInput, Conflict
+from outlive.resources import API_VERSION, Resource, encode
 from outlive.store import Selector
 
 GROUP_PATH: Final = f"/apis/{API_VERSION}"
@@ -20,7 +19,7 @@ TABLE_VERSIONS: Final = ("v1", "v1beta1")
 IncludeObject = Literal["None", "Metadata", "Object"]
 
 
-class Target(msgspec.Struct, frozen=True):
+class RequestTarget(msgspec.Struct, frozen=True):
     """What a request is about."""
 
     kind: type[Resource]
@@ -49,7 +48,7 @@ def list_head(kind: type[Resource]) -> bytes:
     return msgspec.json.encode(head)[:-1] + b',"items":['
 
 
-def flag(request: Request, name: str) -> bool:
+def read_flag(request: Request, name: str) -> bool:
     """A true or false parameter; absent is false, present without a value true."""
     value = request.query_params.get(name)
     if value is None or value in ("false", "0"):
@@ -59,7 +58,7 @@ def flag(request: Request, name: str) -> bool:
     raise BadInput(f"{name}={value[:40]!r} is neither true nor false", remedy="write true or false")
 
 
-def number(request: Request, name: str, *, default: int, most: int) -> int:
+def read_number(request: Request, name: str, *, default: int, most: int) -> int:
     """A whole number from 0 to ``most`` (more is cut down to it); absent or 0 is the default."""
     text = request.query_params.get(name, "")
     if not text:
@@ -151,7 +150,7 @@ def document_of(raw: bytes) -> Any:
         raise BadInput(f"the body is not JSON: {error}", remedy="send one JSON document") from None
 
 
-def named(obj: Resource, target: Target) -> Resource:
+def with_path_name(obj: Resource, target: RequestTarget) -> Resource:
     """The object, which must have the name of the path."""
     if not obj.metadata.name:
         obj = msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, name=target.name))
@@ -164,7 +163,7 @@ def named(obj: Resource, target: Target) -> Resource:
     return obj
 
 
-def replacement(obj: Resource, current: Resource) -> Resource:
+def make_replacement(obj: Resource, current: Resource) -> Resource:
     """The object as it replaces the current one; ``Conflict`` where it is for another version, or another object."""
     meta = obj.metadata
     check_preconditions(current, uid=meta.uid, version=meta.resource_version)

@@ -19,13 +19,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from outlive.api.admission import (
-    DiskOwners,
-    Neighbours,
     add_warnings,
-    admitted,
+    check_admission,
     check_deletion,
-    completed,
     deletion_conflict,
+    fill_from_definition,
     keep_finalizer,
     keep_owners,
     without_finalizer,
@@ -42,37 +40,36 @@ from outlive.api.kubernetes import KnownCells
 from outlive.api.levels import Turns
 from outlive.api.list_places import ListPlaces
 from outlive.api.middleware import ROUTE
+from outlive.api.neighbours import DiskOwners, Neighbours
 from outlive.api.patches import (
     APPLY_PATCH,
     PATCH_REMEDY,
     PATCHES,
-    applied,
+    apply_configuration,
+    apply_patch,
+    differs_in_labels_only,
     label_changes,
     names_version,
-    patched,
-    same_but_labels,
 )
 from outlive.api.permission import permit_write, require_readable, revoke_tokens, shown_part
 from outlive.api.quotas import HostQuotas
 from outlive.api.reads import ResourceReader
 from outlive.api.requests import (
     JSON,
-    Target,
+    RequestTarget,
     check_preconditions,
     document_of,
-    flag,
     is_dry_run,
     json_response,
+    make_replacement,
     media_type,
-    named,
     object_response,
-    replacement,
+    read_flag,
+    with_path_name,
 )
 from outlive.api.watch import Watches
 from outlive.api.watch_cache import WatchCaches
-from outlive.base.clock import Clock
-from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound, OutliveError, Unavailable
-from outlive.base.ids import Ids
+from outlive.base import AlreadyExists, BadInput, Clock, Conflict, Ids, Invalid, NotFound, OutliveError, Unavailable
 from outlive.resources import (
     HostLog,
     Hypervisor,
@@ -81,14 +78,14 @@ from outlive.resources import (
     Resource,
     Token,
     VirtualMachine,
+    changed_fields,
+    convert,
+    created_fields,
+    decode,
+    parse_request,
+    restore_hidden,
 )
-from outlive.resources.codec import convert, decode
-from outlive.resources.documents import parse_request
-from outlive.resources.readers import restored
-from outlive.resources.writers import changed_fields, given_fields
-from outlive.store import Store, read
-from outlive.store.memory import MemoryStore
-from outlive.store.rules import check_metadata_patch
+from outlive.store import MemoryStore, Store, check_metadata_patch, read
 
 
 class Resources:
@@ -114,7 +111,7 @@ class Resources:
         self._owners = DiskOwners(store, clock.monotonic)
         self._ids = ids
 
-    def _target(self, request: Request, *, status: bool = False) -> Target:
+    def _find_target(self, request: Request, *, status: bool = False) -> RequestTarget:
         """What the path names; ``NotFound`` for a kind that is none of ours."""
         parts = request.path_params
         kind = self._plurals.get(parts["plural"])
@@ -123,29 +120,29 @@ class Resources:
             raise NotFound(f"there is no resource {parts['plural'][:80]!r}", remedy=f"one of {known}")
         if status and not kind.has_status():
             raise NotFound(f"{kind.info.plural} have no status of their own", remedy="write the whole document")
-        target = Target(kind, parts.get("name", ""), status)
+        target = RequestTarget(kind, parts.get("name", ""), status)
         request.scope["state"] |= {ROUTE: target.route, TARGET: target}
         return target
 
-    async def collection(self, request: Request, identity: Identity) -> Response:
+    async def serve_collection(self, request: Request, identity: Identity) -> Response:
         """List, watch or create."""
-        target = self._target(request)
+        target = self._find_target(request)
         if request.method == "POST":
             may_write(identity, target.kind, verb="create")
             return await self._create(request, identity, target)
-        return await (self._reader.watch if flag(request, "watch") else self._reader.list_objects)(
+        return await (self._reader.watch if read_flag(request, "watch") else self._reader.list_objects)(
             request, identity, target
         )
 
-    async def item(self, request: Request, identity: Identity) -> Response:
+    async def serve_item(self, request: Request, identity: Identity) -> Response:
         """Read, replace, patch or delete one object."""
-        return await self._serve_object(request, identity, self._target(request))
+        return await self._serve_object(request, identity, self._find_target(request))
 
-    async def status(self, request: Request, identity: Identity) -> Response:
+    async def serve_status(self, request: Request, identity: Identity) -> Response:
         """Read, replace or patch the status half of one object."""
-        return await self._serve_object(request, identity, self._target(request, status=True))
+        return await self._serve_object(request, identity, self._find_target(request, status=True))
 
-    async def _serve_object(self, request: Request, identity: Identity, target: Target) -> Response:
+    async def _serve_object(self, request: Request, identity: Identity, target: RequestTarget) -> Response:
         if request.method in ("GET", "HEAD"):
             return await self._reader.get(request, identity, target)
         verb = "delete" if request.method == "DELETE" else "update"
@@ -169,12 +166,12 @@ class Resources:
     ) -> Response:
         """The answer to a write, whose changed fields the audit log names; what the writer may not read any more it has
         written itself."""
-        fields = changed_fields(before, after) if before is not None else given_fields(after)
+        fields = changed_fields(before, after) if before is not None else created_fields(after)
         request.scope["state"][CHANGED] = (after.name, tuple(fields), after.metadata.resource_version)
         seen = await shown_part(self._store, identity, after)
         return add_warnings(object_response(after if seen is None else seen, status), warnings)
 
-    async def _store_for(self, request: Request, target: Target, name: str, *, dry_run: object = None) -> Store:
+    async def _store_for(self, request: Request, target: RequestTarget, name: str, *, dry_run: object = None) -> Store:
         """The store that a write goes to: for a dry run one that holds nothing but the object as it is."""
         asked = [is_dry_run(value) for value in (*request.query_params.getlist("dryRun"), dry_run)]
         if not any(asked):
@@ -187,7 +184,7 @@ class Resources:
         return store
 
     async def _check_permission(
-        self, identity: Identity, target: Target, current: Resource | None, wanted: Resource | None
+        self, identity: Identity, target: RequestTarget, current: Resource | None, wanted: Resource | None
     ) -> None:
         """``Forbidden`` unless the token allows this very change of what is written: the half that is named. What is
         written afterwards has to name the version of ``current``."""
@@ -198,25 +195,25 @@ class Resources:
 
     async def _check_admission(self, obj: Resource) -> tuple[str, ...]:
         """Check an object before it is written, and return warnings for the writer; ``Invalid`` if it is unusable."""
-        warnings = admitted(obj)
+        warnings = check_admission(obj)
         await Neighbours(self._store, self._owners).check(obj)
         return warnings
 
-    async def _create(self, request: Request, identity: Identity, target: Target) -> Response:
+    async def _create(self, request: Request, identity: Identity, target: RequestTarget) -> Response:
         media_type(request)
         obj = without_finalizer(decode(target.kind, await request.body()))
         if isinstance(obj, Token):
-            obj = obj.with_end(self._clock.now()).by(identity.name)
+            obj = obj.with_end(self._clock.now()).with_creator(identity.name)
         obj = keep_owners(obj, None) if identity.role in CHECKED else obj
         store = await self._store_for(request, target, obj.metadata.name)
         await self._check_permission(identity, target, None, obj)
-        obj = completed(obj)
+        obj = fill_from_definition(obj)
         warnings = await self._check_admission(obj)
         return await self._answer_write(request, identity, None, await _create_object(store, obj), warnings, 201)
 
-    async def _replace(self, request: Request, identity: Identity, target: Target) -> Response:
+    async def _replace(self, request: Request, identity: Identity, target: RequestTarget) -> Response:
         media_type(request)
-        obj = named(decode(target.kind, await request.body()), target)
+        obj = with_path_name(decode(target.kind, await request.body()), target)
         if not obj.metadata.resource_version:
             raise Invalid(
                 "an object is replaced only by who knows its version",
@@ -225,15 +222,15 @@ class Resources:
             )
         store = await self._store_for(request, target, target.name)
         current = await _read_current(store, target)
-        obj = replacement(obj, current)
+        obj = make_replacement(obj, current)
         obj = keep_owners(obj if target.status else keep_finalizer(obj, current), current)
-        obj = restored(current, await require_readable(self._store, identity, current), obj, status=target.status)
+        obj = restore_hidden(current, await require_readable(self._store, identity, current), obj, status=target.status)
         await self._check_permission(identity, target, current, obj)
-        obj = obj if target.status else completed(obj)
+        obj = obj if target.status else fill_from_definition(obj)
         warnings = () if target.status else await self._check_admission(obj)
         return await self._answer_write(request, identity, current, await _write(store, target, obj), warnings)
 
-    async def _patch(self, request: Request, identity: Identity, target: Target) -> Response:
+    async def _patch(self, request: Request, identity: Identity, target: RequestTarget) -> Response:
         """Read, change, compare-and-swap; a server-side apply creates the object where it is missing."""
         media = media_type(request, *PATCHES)
         if media == JSON:
@@ -242,7 +239,7 @@ class Resources:
         store = await self._store_for(request, target, target.name)
         applies = media == APPLY_PATCH
         patch = await _parse_single_document(body) if applies else document_of(body)
-        manager, force = request.query_params.get("fieldManager", ""), flag(request, "force")
+        manager, force = request.query_params.get("fieldManager", ""), read_flag(request, "force")
         conditional = not applies and names_version(patch)
         whole = applies or conditional or target.status
         attempt = 1
@@ -250,24 +247,24 @@ class Resources:
             current = await (_find_current if applies and not target.status else _read_current)(store, target)
             seen = await require_readable(self._store, identity, current) if current is not None else None
             if seen is None or applies:
-                document = applied(seen, patch, manager=manager, force=force)
-                wanted = named(convert(target.kind, document), target)
+                document = apply_configuration(seen, patch, manager=manager, force=force)
+                wanted = with_path_name(convert(target.kind, document), target)
                 wanted = without_finalizer(wanted) if current is None else wanted
             else:
-                wanted = patched(seen, patch, media)
+                wanted = apply_patch(seen, patch, media)
             if current is not None and seen is not None:
-                wanted = restored(current, seen, wanted, status=target.status)
+                wanted = restore_hidden(current, seen, wanted, status=target.status)
             wanted = keep_owners(wanted, current)
             await self._check_permission(identity, target, current, wanted)
             try:
-                if current is not None and not whole and same_but_labels(wanted, current):
+                if current is not None and not whole and differs_in_labels_only(wanted, current):
                     changes = label_changes(current, wanted)
                     check_metadata_patch(target.kind, current.ref, changes["labels"])
                     if identity.role in CHECKED:  # it was judged on this version, and is written on no other
                         return await self._answer_write(request, identity, current, await store.replace(wanted))
                     labelled = await store.patch_metadata(current.ref, **changes)
                     return await self._answer_write(request, identity, current, labelled)
-                wanted = wanted if target.status else completed(wanted)
+                wanted = wanted if target.status else fill_from_definition(wanted)
                 warnings = () if target.status else await self._check_admission(wanted)
                 if current is None:
                     return await self._answer_write(request, identity, None, await store.create(wanted), warnings, 201)
@@ -279,7 +276,7 @@ class Resources:
                     raise
                 attempt += 1
 
-    async def _delete(self, request: Request, identity: Identity, target: Target) -> Response:
+    async def _delete(self, request: Request, identity: Identity, target: RequestTarget) -> Response:
         raw = await request.body()
         options = document_of(raw) if raw else {}
         if not isinstance(options, dict):
@@ -338,11 +335,11 @@ async def _create_object(store: Store, obj: Resource) -> Resource:
         raise
 
 
-async def _read_current(store: Store, target: Target) -> Resource:
+async def _read_current(store: Store, target: RequestTarget) -> Resource:
     return await store.get(target.kind, target.name, fresh=True)
 
 
-async def _find_current(store: Store, target: Target) -> Resource | None:
+async def _find_current(store: Store, target: RequestTarget) -> Resource | None:
     with contextlib.suppress(NotFound):
         return await _read_current(store, target)
     return None
@@ -355,5 +352,5 @@ async def _parse_single_document(body: bytes) -> Any:
     return documents[0]
 
 
-async def _write(store: Store, target: Target, obj: Resource) -> Resource:
+async def _write(store: Store, target: RequestTarget, obj: Resource) -> Resource:
     return await (store.replace_status(obj) if target.status else store.replace(obj))

@@ -33,11 +33,18 @@ from outlive.api.config import (
     ServerFile,
 )
 from outlive.api.connections import HANDSHAKES_SHARE, ClientConnection, Connections, Listener
-from outlive.base.errors import BadInput, Forbidden, InUse, OutliveError
-from outlive.base.files import check_private, read_private, write_whole
-from outlive.base.logging import get_logger
-from outlive.base.processes import process_identity
-from outlive.runtime.selector import current_selector
+from outlive.base import (
+    BadInput,
+    Forbidden,
+    InUse,
+    OutliveError,
+    check_private,
+    get_logger,
+    process_identity,
+    read_private,
+    write_whole,
+)
+from outlive.runtime import current_selector
 
 BACKLOG: Final = 2048
 OTHER_DESCRIPTORS: Final = 128
@@ -79,16 +86,16 @@ class Serving:
         """Write ``server.json`` and ``kubeconfig`` again: the token or the authority has changed."""
 
     def stop(self) -> None:
-        """Begin to stop; ``serving`` ends once that is done."""
+        """Begin to stop; ``serve_app`` ends once that is done."""
         self._server.should_exit = True
 
-    async def until_stopped(self) -> None:
+    async def wait_until_stopped(self) -> None:
         """Return when the server stops."""
         await self._server.stopping.wait()
 
 
 @asynccontextmanager
-async def serving(
+async def serve_app(
     app: Starlette,
     host: str,
     port: int,
@@ -112,8 +119,8 @@ async def serving(
     limit = _connections_limit(settings.connections)
     connections = Connections(limit, app.state.recorder.count_ended, current_selector())
     connections.listeners = tuple(Listener(each, max(1, limit // HANDSHAKES_SHARE)) for each in sockets)
-    server = _Server(_config(app, _protocol(connections), context, lifespan=lifespan), app)
-    url = address(connections.listeners[0], tls=context is not None)
+    server = _Server(_uvicorn_config(app, _make_protocol(connections), context, lifespan=lifespan), app)
+    url = socket_url(connections.listeners[0], tls=context is not None)
     task = asyncio.create_task(server.serve(sockets=list(connections.listeners)), name="api")
     sweeping = asyncio.create_task(connections.run(app.state.recorder.count_connections), name="connections")
     started = asyncio.create_task(server.started_event.wait())
@@ -189,7 +196,7 @@ def _cannot_listen(error: OSError, host: str, port: int, place: str) -> OutliveE
     return BadInput(f"cannot listen: {error.strerror}", place=place, remedy="use an address of this machine")
 
 
-def address(opened: socket.socket, *, tls: bool) -> str:
+def socket_url(opened: socket.socket, *, tls: bool) -> str:
     """The URL of a listening socket, reachable from this machine."""
     host, port = opened.getsockname()[:2]
     if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
@@ -229,7 +236,7 @@ def announce(state_dir: Path, content: ServerFile, kubectl: str, authority: str 
     token = state_dir / TOKEN_FILE
     if token.is_file():
         text = read_private(token, limit=TOKEN_BYTES).decode(errors="replace").strip()
-        write_whole(state_dir / KUBECONFIG_FILE, kubeconfig(kubectl, text, authority))
+        write_whole(state_dir / KUBECONFIG_FILE, make_kubeconfig(kubectl, text, authority))
 
 
 def withdraw(state_dir: Path) -> None:
@@ -240,7 +247,7 @@ def withdraw(state_dir: Path) -> None:
             (state_dir / name).unlink(missing_ok=True)
 
 
-def kubeconfig(url: str, token: str, authority: str = "") -> bytes:
+def make_kubeconfig(url: str, token: str, authority: str = "") -> bytes:
     """Settings for kubectl. The token is where ``kubectl config view`` does not show it; over plain HTTP it is not sent
     at all."""
     cluster = {"server": url}
@@ -265,7 +272,7 @@ def read_server_file(path: Path) -> ServerFile | None:
         return None
 
 
-def _config(
+def _uvicorn_config(
     app: Starlette, protocol: type[ClientConnection], context: ssl.SSLContext | None, *, lifespan: bool
 ) -> uvicorn.Config:
     options: dict[str, Any] = {}
@@ -293,7 +300,7 @@ def _connections_limit(wanted: int) -> int:
     return max(1, wanted if descriptors == resource.RLIM_INFINITY else min(wanted, descriptors - OTHER_DESCRIPTORS))
 
 
-def _protocol(connections: Connections) -> type[ClientConnection]:
+def _make_protocol(connections: Connections) -> type[ClientConnection]:
     """The protocol of the server that has these connections."""
 
     class Protocol(ClientConnection):

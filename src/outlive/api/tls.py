@@ -25,11 +25,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from outlive.api.config import AUTHORITY_FILE
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import BadInput, Refused
-from outlive.base.files import read_private, rename_whole, write_whole
-from outlive.base.logging import get_logger
-from outlive.store.tls import OWN_UNIT, fingerprint
+from outlive.base import BadInput, Clock, Refused, as_datetime, get_logger, read_private, rename_whole, write_whole
+from outlive.runtime import Periodic
+from outlive.store import OWN_UNIT, first_fingerprint
 
 AUTHORITY_KEY_FILE: Final = "ca.key"
 CERTIFICATE_FILE: Final = "server.pem"
@@ -61,7 +59,8 @@ class ServerTls:
         self._names = tuple(dict.fromkeys(names))[:NAMES_LIMIT]
         self._clock = clock
         self._authority, self._key = self._load_authority()
-        self._next = self._load_next()
+        following = directory / NEXT_FILE, directory / NEXT_KEY_FILE
+        self._next = self._load_pair(*following) if all(path.exists() for path in following) else None
         self.changed: Callable[[], None] = lambda: None
         """Called when another authority takes the place of the present one."""
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -77,24 +76,24 @@ class ServerTls:
     @property
     def published(self) -> str:
         """What clients may believe: the authority, and the one that is to follow it (PEM)."""
-        return self.authority + (_text(self._next[0]).decode() if self._next is not None else "")
+        return self.authority + (_encode_pem(self._next[0]).decode() if self._next is not None else "")
 
     @property
     def fingerprint(self) -> str:
         """Of the authority."""
-        return fingerprint(self.authority)
+        return first_fingerprint(self.authority)
 
     @property
     def next_fingerprint(self) -> str:
         """Of the authority that is to follow; empty where there is none."""
-        return fingerprint(_text(self._next[0]).decode()) if self._next is not None else ""
+        return first_fingerprint(_encode_pem(self._next[0]).decode()) if self._next is not None else ""
 
     def near_end(self) -> str:
         """The day on which the authority ends; empty until ``AUTHORITY_WARNED_BEFORE`` that day."""
         end = self._authority.not_valid_after_utc
         return f"{end:%Y-%m-%d}" if end - as_datetime(self._clock.now()) <= AUTHORITY_WARNED_BEFORE else ""
 
-    def ends(self) -> dict[str, datetime]:
+    def expiry_times(self) -> dict[str, datetime]:
         """When the authority and the server's certificate end, as they are used now."""
         found = self._load_certificate()
         served = {"server": found.not_valid_after_utc} if found is not None else {}
@@ -126,9 +125,9 @@ class ServerTls:
         if found is not None and found.not_valid_after_utc - now > RENEWED_BEFORE and self._fits(found):
             return False
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._certificate(key, now)
+        certificate = self._issue_certificate(key, now)
         write_whole(self._directory / CERTIFICATE_KEY_FILE, _key_text(key))
-        write_whole(self._directory / CERTIFICATE_FILE, _text(certificate) + _text(self._authority))
+        write_whole(self._directory / CERTIFICATE_FILE, _encode_pem(certificate) + _encode_pem(self._authority))
         _log.info("tls.certificate_made", names=self._names, until=certificate.not_valid_after_utc.isoformat())
         if found is not None:
             self._load_context()
@@ -136,12 +135,14 @@ class ServerTls:
 
     async def run(self) -> None:
         """Renew it in time, until cancelled."""
-        while True:
-            await self._clock.sleep(LOOK_S)
+
+        async def renew() -> None:
             try:
                 self.renew()
             except (OSError, BadInput) as error:
                 _log.error("tls.not_renewed", error=str(error))
+
+        await Periodic(renew, LOOK_S, clock=self._clock, wait_first=True).run()
 
     def _load_context(self) -> None:
         """New connections see the certificate of the files."""
@@ -169,10 +170,6 @@ class ServerTls:
             again = f"put it back from a backup, or delete {CERTIFICATE_FILE}: then all hosts have to join again"
             raise BadInput("this part of the server's authority is missing", place=str(missing), remedy=again)
         return self._load_pair(*paths)
-
-    def _load_next(self) -> tuple[x509.Certificate, _Key] | None:
-        paths = self._directory / NEXT_FILE, self._directory / NEXT_KEY_FILE
-        return self._load_pair(*paths) if all(path.exists() for path in paths) else None
 
     def _load_pair(self, file: Path, key_file: Path) -> tuple[x509.Certificate, _Key]:
         try:
@@ -204,14 +201,14 @@ class ServerTls:
             .not_valid_before(now - BEFORE)
             .not_valid_after(now + AUTHORITY_LASTS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(_key_usage(signs=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
         # The certificate first: once the key is there, neither is ever made again.
-        _write_public(self._directory / file, _text(certificate))
+        write_whole(self._directory / file, _encode_pem(certificate), mode=0o644)
         write_whole(self._directory / key_file, _key_text(key))
-        _log.info("tls.authority_made", fingerprint=fingerprint(_text(certificate).decode()))
+        _log.info("tls.authority_made", fingerprint=first_fingerprint(_encode_pem(certificate).decode()))
         return certificate, key
 
     def _load_certificate(self) -> x509.Certificate | None:
@@ -232,7 +229,7 @@ class ServerTls:
             return False
         return all(name in list(names) for name in _general_names(self._names))
 
-    def _certificate(self, key: _Key, now: datetime) -> x509.Certificate:
+    def _issue_certificate(self, key: _Key, now: datetime) -> x509.Certificate:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "outlive")])
         return (
             x509.CertificateBuilder()
@@ -243,7 +240,7 @@ class ServerTls:
             .not_valid_before(now - BEFORE)
             .not_valid_after(now + CERTIFICATE_LASTS)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(_key_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .add_extension(x509.SubjectAlternativeName(_general_names(self._names)), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -261,11 +258,11 @@ def names_of(listen: str, further: Iterable[str] = ()) -> tuple[str, ...]:
     except ValueError:
         everywhere = False
     if everywhere:
-        found = [socket.getfqdn(), *_addresses()]
+        found = [socket.getfqdn(), *_local_addresses()]
     return tuple(dict.fromkeys(one for one in (*found, *further, *own) if one))
 
 
-def _addresses() -> list[str]:
+def _local_addresses() -> list[str]:
     """Addresses of this machine, as far as its name and its routes tell; nothing is sent."""
     found: list[str] = []
     with contextlib.suppress(OSError):
@@ -290,7 +287,7 @@ def _general_names(names: Iterable[str]) -> list[x509.GeneralName]:
     return found
 
 
-def _usage(*, signs: bool) -> x509.KeyUsage:
+def _key_usage(*, signs: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not signs,
         content_commitment=False,
@@ -304,7 +301,7 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
     )
 
 
-def _text(certificate: x509.Certificate) -> bytes:
+def _encode_pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
@@ -320,7 +317,3 @@ def _read(path: Path) -> bytes:
             return file.read(FILE_BYTES)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", place=str(path), remedy="check the file") from None
-
-
-def _write_public(path: Path, content: bytes) -> None:
-    write_whole(path, content, mode=0o644)

@@ -3,7 +3,7 @@
 A host uses a join token once. The token names the host; a token that names none joins a host whose name nothing in the
 store refers to. The server checks the host, marks the join token as used by compare-and-swap, and only then writes the
 host's own token; a host that loses an answer in between needs another join token. The server checks that a machine has
-one name only before these writes, and again before it answers (docs/operating/install.md#join).
+one name only before these writes, and again before it answers (docs/how-to/install.md#join).
 """
 
 from __future__ import annotations
@@ -24,14 +24,31 @@ from starlette.responses import Response
 from outlive.api.auth import HOSTS, TOKEN_LENGTH_MOST, Identity, Role, check_end
 from outlive.api.errors import Unauthenticated
 from outlive.api.requests import JSON, document_of, json_response, media_type
-from outlive.base.clock import Clock, Instant, as_datetime
-from outlive.base.errors import BadInput, Conflict, Forbidden, NotFound, Refused
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
-from outlive.resources import HOST_LABEL, Hypervisor, Membership, ObjectMeta, Token, VirtualMachine, check_name
-from outlive.resources.tokens import HOST_TOKENS, LASTS
-from outlive.runtime.informer import Informer
+from outlive.base import (
+    BadInput,
+    Clock,
+    Conflict,
+    Forbidden,
+    Ids,
+    Instant,
+    NotFound,
+    Random,
+    Refused,
+    as_datetime,
+    get_logger,
+)
+from outlive.resources import (
+    HOST_LABEL,
+    HOST_TOKENS,
+    LASTS,
+    Hypervisor,
+    Membership,
+    ObjectMeta,
+    Token,
+    VirtualMachine,
+    check_name,
+)
+from outlive.runtime import Informer
 from outlive.store import Store, compare_and_swap, list_all, read
 
 _MACHINE: Final = re.compile(r"[0-9A-Za-z.-]{8,130}\Z")
@@ -42,7 +59,7 @@ _log = get_logger("api.tokens")
 
 
 class StoredTokens:
-    """Knows the tokens of the store, while it is ``following`` it."""
+    """Knows the tokens of the store, while it is ``follow_store`` it."""
 
     def __init__(self, store: Store, *, clock: Clock, random: Random) -> None:
         self._clock = clock
@@ -57,7 +74,7 @@ class StoredTokens:
         """Digest and time of the last use, by name of the token, until it is written down."""
 
     @asynccontextmanager
-    async def following(self) -> AsyncIterator[None]:
+    async def follow_store(self) -> AsyncIterator[None]:
         """Follow the store while the block runs, which begins once all tokens are known."""
         task = asyncio.create_task(self.informer.run(), name="tokens")
         try:
@@ -70,7 +87,7 @@ class StoredTokens:
     def identify(self, token: bytes) -> Identity | None:
         """Whose it is, if anybody's; ``Unauthenticated`` says why one is not good any more."""
         presented = digest_of(token[: TOKEN_LENGTH_MOST + 1])
-        found = next(iter(self.informer.by_index(BY_DIGEST, presented)), None)
+        found = next(iter(self.informer.list_by_index(BY_DIGEST, presented)), None)
         if found is None or found.role not in list(Role):
             return None
         digests = (found.digest, found.next_digest, found.former_digest)
@@ -102,7 +119,7 @@ class Joining(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     machine_id: str
 
 
-class Joined(msgspec.Struct, frozen=True, rename="camel"):
+class JoinResponse(msgspec.Struct, frozen=True, rename="camel"):
     """What it gets."""
 
     host: str
@@ -143,7 +160,7 @@ class HostJoin:
         _log.info("host.joined", host=joined.host, role=joined.role, machine=wish.machine_id)
         return json_response(msgspec.to_builtins(joined))
 
-    async def _exchange(self, name: str, wish: Joining) -> Joined:
+    async def _exchange(self, name: str, wish: Joining) -> JoinResponse:
         check_name(wish.host)
         if not _MACHINE.match(wish.machine_id):
             raise BadInput(
@@ -170,7 +187,7 @@ class HostJoin:
             ) from None
         self._tokens.informer.note(used)
         role = Role.COORDINATOR if ticket.coordinator else Role.HOST
-        secret, today = self._ids.token(), as_datetime(self._clock.now())
+        secret, today = self._ids.new_token(), as_datetime(self._clock.now())
         wanted = Token(
             metadata=ObjectMeta(name=HOST_TOKENS + wish.host),
             role=role,
@@ -201,7 +218,7 @@ class HostJoin:
             raise
         self._tokens.informer.note(written)
         key = self._cluster_key() if role is Role.COORDINATOR else ""
-        return Joined(wish.host, role, secret, key)
+        return JoinResponse(wish.host, role, secret, key)
 
     async def _check_machine(self, wish: Joining, ticket: Token) -> None:
         """``Refused`` for a machine that has another name already, and for a name that ``_check_name`` refuses."""

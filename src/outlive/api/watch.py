@@ -26,11 +26,9 @@ from outlive.api.errors import TooManyRequests, status_document
 from outlive.api.levels import Turns
 from outlive.api.requests import JSON
 from outlive.api.streams import StreamedResponse
-from outlive.api.watch_cache import Entry, WatchCache, WatchEvent, coalesced
-from outlive.base import limits
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
-from outlive.resources.meta import API_VERSION
+from outlive.api.watch_cache import CachedObject, WatchCache, WatchEvent, coalesce
+from outlive.base import Clock, OutliveError, limits
+from outlive.resources import API_VERSION
 from outlive.store import Selector
 
 CHUNK_BYTES: Final = 64 * 1024
@@ -50,7 +48,7 @@ class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
     """Only what belongs to this host; ``None``: to anybody."""
 
-    def selects(self, entry: Entry | None) -> bool:
+    def selects(self, entry: CachedObject | None) -> bool:
         """Whether the client wants to see this state."""
         return (
             entry is not None
@@ -60,7 +58,7 @@ class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-Render = Callable[[Entry], bytes]
+Render = Callable[[CachedObject], bytes]
 """An entry as the document that is sent: itself, or a table of one row."""
 
 
@@ -108,7 +106,7 @@ class Watches:
         """End all watches, and refuse new ones."""
         self._closing.set()
 
-    def response(
+    def create_response(
         self,
         cache: WatchCache,
         wanted: WatchRequest,
@@ -118,12 +116,7 @@ class Watches:
         identity: Identity,
     ) -> WatchResponse:
         """An answer that ends when the client leaves, its time is over, the server stops, or ``check``, which is asked
-        before anything is sent, says that it must."""
-        leave = self._enter(identity)
-        return WatchResponse(self._stream(cache, wanted, render, request_id, check), leave)
-
-    def _enter(self, identity: Identity) -> Callable[[], None]:
-        """Take a place; what gives it back. ``TooManyRequests`` if there is none for this token."""
+        before anything is sent, says that it must. ``TooManyRequests`` if there is no place for this token."""
         count, host = self._open.total(), identity.role in HOSTS
         if self._open[identity.flow] >= self._share:
             raise TooManyRequests(
@@ -134,7 +127,8 @@ class Watches:
             kept = "" if host or count >= self._limit else f", and {self._limit // WATCHES_SHARE} are kept for hosts"
             raise TooManyRequests(f"{count} watches are open{kept}", remedy="close some, or raise api.watches")
         self._count(identity.flow, host, 1)
-        return lambda: self._count(identity.flow, host, -1)
+        stream = self._stream(cache, wanted, render, request_id, check)
+        return WatchResponse(stream, lambda: self._count(identity.flow, host, -1))
 
     def _count(self, flow: str, host: bool, change: int) -> None:
         self._open[flow] += change
@@ -148,46 +142,46 @@ class Watches:
     ) -> AsyncIterator[bytes]:
         closing: asyncio.Future[Any] = asyncio.ensure_future(self._closing.wait())
         try:
-            async for chunk in self._chunks(cache, wanted, render, closing):
+            async for chunk in self._produce_chunks(cache, wanted, render, closing):
                 check()
                 yield chunk
         except OutliveError as error:
-            yield line("ERROR", msgspec.json.encode(status_document(error, request_id)))
+            yield encode_line("ERROR", msgspec.json.encode(status_document(error, request_id)))
         finally:
             closing.cancel()
 
-    async def _chunks(
+    async def _produce_chunks(
         self, cache: WatchCache, wanted: WatchRequest, render: Render, closing: asyncio.Future[Any]
     ) -> AsyncIterator[bytes]:
         deadline = self._clock.monotonic() + wanted.seconds
         if wanted.initial or wanted.version in ("", "0"):
-            states, number = cache.states()
-            parts = (line("ADDED", render(entry)) if wanted.selects(entry) else b"" for entry in states)
+            states, number = cache.list_entries()
+            parts = (encode_line("ADDED", render(entry)) if wanted.selects(entry) else b"" for entry in states)
             async for chunk in self._join_chunks(parts, cache, number):
                 yield chunk
             if wanted.initial:
-                yield bookmark(cache, number, initial_end=True)
+                yield encode_bookmark(cache, number, initial_end=True)
         else:
-            start = cache.place(wanted.version)
-            changes = coalesced(cache.since(start))
+            start = cache.find_number(wanted.version)
+            changes = coalesce(cache.events_since(start))
             number = cache.number
-            async for chunk in self._join_chunks(lines(changes, wanted, render), cache, number):
+            async for chunk in self._join_chunks(render_events(changes, wanted, render), cache, number):
                 yield chunk
         while not closing.done():
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 return
-            changed = cache.changed(number)
+            changed = cache.next_change(number)
             await asyncio.wait([changed, closing], timeout=min(BOOKMARK_SECONDS, left), return_when="FIRST_COMPLETED")
             if changed.done():
-                events = list(cache.since(number))
+                events = list(cache.events_since(number))
                 number = cache.number
-                async for chunk in self._join_chunks(lines(events, wanted, render), cache, number):
+                async for chunk in self._join_chunks(render_events(events, wanted, render), cache, number):
                     yield chunk
             else:
                 changed.cancel()
                 if wanted.bookmarks and cache.trusted:
-                    yield bookmark(cache, number)
+                    yield encode_bookmark(cache, number)
 
     async def _join_chunks(self, parts: Iterable[bytes], cache: WatchCache, number: int) -> AsyncIterator[bytes]:
         """The parts in chunks of about ``CHUNK_BYTES``. ``Expired`` if the client takes them so slowly that the ring
@@ -205,27 +199,27 @@ class Watches:
             yield bytes(chunk)
 
 
-def lines(events: Iterable[WatchEvent], wanted: WatchRequest, render: Render) -> Iterable[bytes]:
+def render_events(events: Iterable[WatchEvent], wanted: WatchRequest, render: Render) -> Iterable[bytes]:
     """The lines of the events; empty for those that the client does not want. What leaves the selection, or its host,
     is deleted for it."""
     for event in events:
         now = event.type != "DELETED" and wanted.selects(event.entry)
         before = wanted.selects(event.before)
         if now:
-            yield line("MODIFIED" if before else "ADDED", render(event.entry))
+            yield encode_line("MODIFIED" if before else "ADDED", render(event.entry))
         else:
-            yield line("DELETED", render(event.entry)) if before else b""
+            yield encode_line("DELETED", render(event.entry)) if before else b""
 
 
-def line(what: str, document: bytes) -> bytes:
+def encode_line(what: str, document: bytes) -> bytes:
     """One line of a watch."""
     return b'{"type":"%b","object":%b}\n' % (what.encode(), document)
 
 
-def bookmark(cache: WatchCache, number: int, *, initial_end: bool = False) -> bytes:
+def encode_bookmark(cache: WatchCache, number: int, *, initial_end: bool = False) -> bytes:
     """A line that only says how far the watch has come."""
     metadata: dict[str, object] = {"resourceVersion": str(number), "creationTimestamp": None}
     if initial_end:
         metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
     document = {"kind": cache.kind.kind(), "apiVersion": API_VERSION, "metadata": metadata}
-    return line("BOOKMARK", msgspec.json.encode(document))
+    return encode_line("BOOKMARK", msgspec.json.encode(document))

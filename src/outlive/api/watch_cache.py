@@ -22,12 +22,8 @@ from typing import Final, Literal
 
 from outlive.api.config import CACHE_READY_SECONDS, RING_CHANGES
 from outlive.api.errors import Expired
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError, Unavailable
-from outlive.base.logging import get_logger
-from outlive.resources import Resource
-from outlive.resources.codec import encode
-from outlive.resources.readers import hosts_of
+from outlive.base import Clock, OutliveError, Unavailable, get_logger
+from outlive.resources import Resource, encode, hosts_of
 from outlive.store import Change, Delete, Malformed, Reset, Store, Synced, Upsert
 
 RESTART_SECONDS_LEAST: Final = 0.5
@@ -41,7 +37,7 @@ WatchEventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CachedObject:
     """One object as it is sent."""
 
     name: str
@@ -59,8 +55,8 @@ class WatchEvent:
 
     number: int
     type: WatchEventType
-    entry: Entry
-    before: Entry | None
+    entry: CachedObject
+    before: CachedObject | None
     """The state before, to know whether a selector selected it."""
 
 
@@ -75,8 +71,8 @@ class WatchCache:
         self._ring_limit = ring
         self._numbers: dict[str, tuple[str, int] | None] = {}
         """Version → object and its first number in the ring; ``None`` for a version that two objects have."""
-        self._entries: dict[str, Entry] = {}
-        self._unseen: dict[str, Entry] | None = None
+        self._entries: dict[str, CachedObject] = {}
+        self._unseen: dict[str, CachedObject] | None = None
         """While listing again after a reset: what has not been named yet."""
         self._waiting: list[asyncio.Future[None]] = []
         self._ready = asyncio.Event()
@@ -145,7 +141,10 @@ class WatchCache:
                 self._unseen = None
                 self._complete = True
                 self._ready.set()
-        self._wake()
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     def _upsert(self, obj: Resource) -> None:
         meta = obj.metadata
@@ -158,15 +157,15 @@ class WatchCache:
         if before is not None and before.uid != meta.uid:
             self._remove(before)
             before = None
-        entry = Entry(meta.name, meta.uid, meta.resource_version, meta.labels, encode(obj), hosts_of(obj))
+        entry = CachedObject(meta.name, meta.uid, meta.resource_version, meta.labels, encode(obj), hosts_of(obj))
         self._entries[key] = entry
         self._record("ADDED" if before is None else "MODIFIED", entry, before)
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: CachedObject) -> None:
         del self._entries[entry.name]
         self._record("DELETED", entry, entry)
 
-    def _record(self, what: WatchEventType, entry: Entry, before: Entry | None) -> None:
+    def _record(self, what: WatchEventType, entry: CachedObject, before: CachedObject | None) -> None:
         self.number += 1
         if not self._complete:
             self._oldest = self.number
@@ -180,13 +179,7 @@ class WatchCache:
             self._oldest = old.number
             self._numbers.pop(old.entry.version, None)
 
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-
-    def changed(self, after: int) -> asyncio.Future[None]:
+    def next_change(self, after: int) -> asyncio.Future[None]:
         """Done as soon as something has happened beyond that number, or trust has changed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.number > after:
@@ -196,11 +189,11 @@ class WatchCache:
             self._waiting.append(future)
         return future
 
-    def states(self) -> tuple[list[Entry], int]:
+    def list_entries(self) -> tuple[list[CachedObject], int]:
         """All states in name order, and the number that a watch goes on from."""
         return [self._entries[key] for key in sorted(self._entries)], self.number
 
-    def place(self, version: str) -> int:
+    def find_number(self, version: str) -> int:
         """The number of a client's ``resourceVersion``; ``Expired`` if it is not in the ring."""
         known = self._numbers.get(version)
         if known is not None:
@@ -212,14 +205,14 @@ class WatchCache:
             and self._oldest <= int(version) <= self.number
         ):
             return int(version)
-        raise self._expired(version)
+        raise self._expired_error(version)
 
     def check(self, number: int) -> None:
         """``Expired`` if something after that number has left the ring."""
         if number < self._oldest:
-            raise self._expired(str(number))
+            raise self._expired_error(str(number))
 
-    def since(self, number: int) -> Iterator[WatchEvent]:
+    def events_since(self, number: int) -> Iterator[WatchEvent]:
         """Everything after that number; ``Expired`` if a part of it has left the ring."""
         self.check(number)
         if number >= self.number:
@@ -227,11 +220,11 @@ class WatchCache:
         newer = self.number - number
         return iter(list(islice(self._ring, max(0, len(self._ring) - newer), None)))
 
-    def _expired(self, version: str) -> Expired:
+    def _expired_error(self, version: str) -> Expired:
         return Expired(f"resourceVersion {version[:80]} is too old", remedy="list again and watch from there")
 
 
-def coalesced(events: Iterable[WatchEvent]) -> list[WatchEvent]:
+def coalesce(events: Iterable[WatchEvent]) -> list[WatchEvent]:
     """Of each object the last change only, a deletion before the successor of the same name kept.
 
     A client that resumes then never sees an older state after one that it has listed meanwhile.
@@ -262,7 +255,7 @@ class WatchCaches:
         self._caches: dict[type[Resource], tuple[WatchCache, asyncio.Task[None]]] = {}
         self._closed = False
 
-    async def of(self, kind: type[Resource]) -> WatchCache:
+    async def get_cache(self, kind: type[Resource]) -> WatchCache:
         """The kind's cache, once it has listed everything."""
         if self._closed:
             raise Unavailable("the server is stopping", remedy="try again")

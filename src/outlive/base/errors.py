@@ -26,7 +26,8 @@ line and never a traceback.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 
 class ExitCode(enum.IntEnum):
@@ -168,10 +169,23 @@ class LimitExceeded(OutliveError):
     code = "limit"
 
 
-def leaves(error: BaseException) -> Iterator[BaseException]:
+def leaf_errors(error: BaseException) -> Iterator[BaseException]:
     """The errors that a group is made of, however deep; an error that is no group is its own."""
     if isinstance(error, BaseExceptionGroup):
         for part in error.exceptions:
-            yield from leaves(part)
+            yield from leaf_errors(part)
     else:
         yield error
+
+
+S = TypeVar("S", bound=enum.StrEnum)
+
+Transitions = Mapping[S, frozenset[S]]
+"""Which state may follow which. An illegal transition raises and is written nowhere."""
+
+
+def follow(table: Transitions[S], before: S, after: S, *, what: str) -> S:
+    """``after``, if it may follow ``before``; to stay in a state is always legal."""
+    if after is not before and after not in table[before]:
+        raise IllegalTransition(f"{what} cannot go from {before} to {after}")
+    return after

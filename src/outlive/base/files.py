@@ -31,7 +31,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
     try:
         with os.fdopen(handle, "wb") as stream:
             if os.geteuid() == 0:
-                owner = _owner(path)
+                owner = _stat_owner(path)
                 os.fchown(handle, owner.st_uid, owner.st_gid)
             os.fchmod(handle, mode)
             stream.write(content)
@@ -70,7 +70,7 @@ def read_private(path: Path, *, limit: int) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            if why := _exposure(os.fstat(handle), path.parent.stat(), os.geteuid(), path):
+            if why := _find_exposure(os.fstat(handle), path.parent.stat(), os.geteuid(), path):
                 raise Forbidden(why[0], place=place, remedy=why[1])
             raw = os.read(handle, limit + 1)
         finally:
@@ -97,7 +97,7 @@ def check_private(path: Path, *, limit: int) -> None:
     read_private(path, limit=limit)
 
 
-def _exposure(found: os.stat_result, folder: os.stat_result, me: int, path: Path) -> tuple[str, str] | None:
+def _find_exposure(found: os.stat_result, folder: os.stat_result, me: int, path: Path) -> tuple[str, str] | None:
     """Who else can read or replace the file, and the remedy.
 
     Root also reads what belongs to the owner of its folder, such as a service with a folder of its own.
@@ -116,7 +116,7 @@ def _exposure(found: os.stat_result, folder: os.stat_result, me: int, path: Path
     return None
 
 
-def _owner(path: Path) -> os.stat_result:
+def _stat_owner(path: Path) -> os.stat_result:
     """Whose the file is, where it is one and no link; else whose the folder is."""
     try:
         found = path.lstat()

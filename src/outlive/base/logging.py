@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO, cast
 
 from outlive.base.clock import Clock, SystemClock
 from outlive.base.ids import Ids
-from outlive.base.phrases import visible
+from outlive.base.text import escape_controls
 
 if TYPE_CHECKING:
     import structlog
@@ -54,10 +54,10 @@ class Defect(NamedTuple):
 
 def get_logger(name: str) -> Logger:
     """A logger whose events carry ``logger=name``."""
-    return cast("Logger", _Named(name))
+    return cast("Logger", _NamedLogger(name))
 
 
-class _Named:
+class _NamedLogger:
     """A logger that is configured when it is used; while all is silent an event costs next to nothing."""
 
     __slots__ = ("_logger", "_name")
@@ -72,16 +72,18 @@ class _Named:
         self._logger: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        if name == "exception" and _Named.defects is not None:
+        if name == "exception" and _NamedLogger.defects is not None:
             return self._gather
-        if name in _LEVELS and (_Named.silent or (_Named.pending is not None and _LEVELS[name] < _Named.pending[0])):
+        if name in _LEVELS and (
+            _NamedLogger.silent or (_NamedLogger.pending is not None and _LEVELS[name] < _NamedLogger.pending[0])
+        ):
             return _say_nothing
-        return getattr(self._structlog(), name)
+        return getattr(self._get_logger(), name)
 
-    def _structlog(self) -> Any:
+    def _get_logger(self) -> Any:
         """structlog's logger of this name; configures structlog where that waits."""
-        if _Named.pending is not None:
-            (_, configure), _Named.pending = _Named.pending, None
+        if _NamedLogger.pending is not None:
+            (_, configure), _NamedLogger.pending = _NamedLogger.pending, None
             configure()
         if self._logger is None:
             import structlog
@@ -90,12 +92,12 @@ class _Named:
         return self._logger
 
     def _gather(self, event: str, **fields: Any) -> None:
-        if _Named.defects is not None and len(_Named.defects) < DEFECTS_LIMIT:
+        if _NamedLogger.defects is not None and len(_NamedLogger.defects) < DEFECTS_LIMIT:
             error = sys.exc_info()[1]
             trace = "".join(traceback.format_exception(error)[-DEFECT_LINES:])
-            _Named.defects.append(Defect(event, repr(error), trace))
-        if not _Named.silent:
-            self._structlog().exception(event, **fields)
+            _NamedLogger.defects.append(Defect(event, repr(error), trace))
+        if not _NamedLogger.silent:
+            self._get_logger().exception(event, **fields)
 
 
 _LEVELS: Final = {
@@ -144,7 +146,7 @@ class request_context:  # noqa: N801 - reads as the function that it stands for
 
 def new_global_request_id(ids: Ids, prefix: str) -> str:
     """``<prefix>-<uuid4>``."""
-    return f"{prefix}-{ids.uuid()}"
+    return f"{prefix}-{ids.new_uuid()}"
 
 
 def _add_request_ids(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
@@ -177,7 +179,7 @@ class Repeats:
         if event.get("level") not in ("warning", "error", "critical"):
             return event
         now = self._clock.monotonic()
-        key = tuple(f"{name}={_short(value)}" for name, value in sorted(event.items()) if not _varies(name))
+        key = tuple(f"{name}={_shorten(value)}" for name, value in sorted(event.items()) if not _varies(name))
         known = self._conditions.pop(key, None)
         self._conditions[key] = known if known is not None and now - known.met < GAP_S else _Condition(now)
         if len(self._conditions) > CONDITIONS_LIMIT:
@@ -207,13 +209,13 @@ def _varies(name: str) -> bool:
     return name.endswith("_s") or name in ("count", "writes", "attempts", "failures")
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     error = sys.exc_info()[1] if value is True else None
     return repr(error if error is not None else value)[:200]
 
 
 class _Output:
-    """Standard error, or a file. A line that cannot be written, for example on a full disk, is lost; whoever logs goes
+    """Standard error, or a file. A line that cannot be written, for example on a full disk, is lost; the process goes
     on."""
 
     def __init__(self) -> None:
@@ -267,10 +269,10 @@ def configure_logging(*, level: str = "info", form: Literal["console", "json"] =
     _output.use(file)
     configure = partial(_configure_structlog, level, form)
     if "structlog" in sys.modules:
-        _Named.pending = None
+        _NamedLogger.pending = None
         configure()
     else:
-        _Named.pending = (logging.getLevelNamesMapping()[level.upper()], configure)
+        _NamedLogger.pending = (logging.getLevelNamesMapping()[level.upper()], configure)
 
 
 def _configure_structlog(level: str, form: Literal["console", "json"]) -> None:
@@ -301,17 +303,17 @@ def _show_visibly(_logger: Any, _method: str, event: structlog.typing.EventDict)
     for name, value in event.items():
         if isinstance(value, str) and not value.isprintable():
             lines = value.split("\n") if name == "exception" else [value]
-            event[name] = "\n".join(visible(line) for line in lines)
+            event[name] = "\n".join(escape_controls(line) for line in lines)
     return event
 
 
 @contextlib.contextmanager
-def silenced() -> Iterator[None]:
+def silence_logging() -> Iterator[None]:
     """Nothing inside is logged, whatever was configured: for programs that run in a simulation."""
     import structlog
 
-    before, was_silent = structlog.get_config(), _Named.silent
-    _Named.silent = True
+    before, was_silent = structlog.get_config(), _NamedLogger.silent
+    _NamedLogger.silent = True
     structlog.configure(
         processors=[_drop],
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
@@ -321,17 +323,17 @@ def silenced() -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
-        _Named.silent = was_silent
+        _NamedLogger.silent = was_silent
 
 
 @contextlib.contextmanager
-def gathered_defects() -> Iterator[list[Defect]]:
+def gather_defects() -> Iterator[list[Defect]]:
     """What is logged as an exception inside, at most ``DEFECTS_LIMIT``; it is still logged, unless all is silenced."""
-    before, _Named.defects = _Named.defects, []
+    before, _NamedLogger.defects = _NamedLogger.defects, []
     try:
-        yield _Named.defects
+        yield _NamedLogger.defects
     finally:
-        _Named.defects = before
+        _NamedLogger.defects = before
 
 
 def _drop(_logger: Any, _method: str, _event: structlog.typing.EventDict) -> structlog.typing.EventDict:

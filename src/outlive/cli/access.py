@@ -21,24 +21,31 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from outlive.api.config import AUTHORITY_FILE, SERVER_FILE, TOKEN_FILE, ServerFile
-from outlive.base.clock import Instant, SystemClock, as_datetime, as_instant
-from outlive.base.errors import BadInput, Forbidden, NotFound, Refused, Unavailable, Usage
-from outlive.base.files import read_private
-from outlive.base.ids import SystemIds
-from outlive.base.phrases import shown_time
-from outlive.base.random import system_random
-from outlive.drivers.files import STDIN, read_input
+from outlive.api import AUTHORITY_FILE, SERVER_FILE, TOKEN_FILE, ServerFile
+from outlive.base import (
+    BadInput,
+    Forbidden,
+    Instant,
+    NotFound,
+    Refused,
+    SystemClock,
+    SystemIds,
+    Unavailable,
+    Usage,
+    as_datetime,
+    as_instant,
+    read_private,
+    shown_time,
+    system_random,
+)
+from outlive.drivers import STDIN, read_input
 
 if TYPE_CHECKING:
     import ssl
 
-    from outlive.base.clock import Clock
-    from outlive.resources import Resource
-    from outlive.resources.memberships import RenewalSight
-    from outlive.store import Store
-    from outlive.store.http import HttpStore
-    from outlive.store.memory import MemoryStore
+    from outlive.base import Clock
+    from outlive.resources import RenewalSight, Resource
+    from outlive.store import HttpStore, MemoryStore, Store
 
 TOKEN_BYTES = 4096
 """The largest token file."""
@@ -96,14 +103,11 @@ class Access:
         if self.store not in (StoreKind.KUBERNETES, StoreKind.ZOOKEEPER):
             return False
         if self.state is None and self.server:
-            what = f"both the {self._kind_of_store} and the server {self.server[:200]} are named"
+            kind = "API server" if self.store is StoreKind.KUBERNETES else "ensemble of ZooKeeper"
+            what = f"both the {kind} and the server {self.server[:200]} are named"
             remedy = "leave --server and OUTLIVE_SERVER out, or --store"
             raise Usage(what, place=f"--store {self.store}", remedy=remedy)
         return self.state is None
-
-    @property
-    def _kind_of_store(self) -> str:
-        return "API server" if self.store is StoreKind.KUBERNETES else "ensemble of ZooKeeper"
 
     @asynccontextmanager
     async def open(self, *, write: bool = False, or_empty: bool = False) -> AsyncIterator[Store]:
@@ -123,52 +127,48 @@ class Access:
                 raise Usage(
                     "a state file is only read", place="--state", remedy="leave --state out, or use --state-dir"
                 )
-            return self._offline(self.state)
+            from outlive.network import with_host_limits
+            from outlive.resources import decode_state
+
+            state = decode_state(read_input(self.state), str(self.state))
+            self.taken_at, self.taken_sight = state.taken_at, state.sight
+            return self.memory_store(with_host_limits(state.objects))
         if self.direct:
-            return self._cluster()
+            return self._open_cluster()
         if self.address:
-            return await self._remote(self.address)
-        return await self._local(write, or_empty)
+            return await self._open_server(self.address)
+        return await self._open_directory(write, or_empty)
 
-    def _offline(self, path: Path) -> Store:
-        from outlive.network.host_limits import with_host_limits
-        from outlive.resources.state import decode_state
-
-        state = decode_state(read_input(path), str(path))
-        self.taken_at, self.taken_sight = state.taken_at, state.sight
-        return self.in_memory(with_host_limits(state.objects))
-
-    def in_memory(self, objects: Iterable[Resource] = ()) -> MemoryStore:
+    def memory_store(self, objects: Iterable[Resource] = ()) -> MemoryStore:
         """A store of its own with these objects."""
-        from outlive.store.memory import MemoryStore
+        from outlive.store import MemoryStore
 
         store = MemoryStore(self.clock, SystemIds())
         store.load(objects)
         return store
 
-    def _cluster(self) -> Store:
+    def _open_cluster(self) -> Store:
         if self.store is StoreKind.ZOOKEEPER:
             from outlive.store.zookeeper import ZooKeeperClient, ZooKeeperStore, read_access
 
             client = ZooKeeperClient(read_access(self.zookeeper))
             return ZooKeeperStore(client, clock=self.clock, ids=SystemIds(), random=system_random())
-        from outlive.store.http_calls import BriefCalls
+        from outlive.store import BriefCalls
         from outlive.store.kubernetes import KubernetesStore, cluster_access
 
         access = cluster_access(self.kubeconfig, self.context)
         calls = BriefCalls(access.server, self.clock)
         return KubernetesStore(access, clock=self.clock, random=system_random(), calls=calls)
 
-    async def _remote(self, address: str) -> Store:
+    async def _open_server(self, address: str) -> Store:
         if not address.startswith(("http://", "https://")):
             remedy = "write one such as http://127.0.0.1:8080"
             raise Usage(f"{address[:200]!r} is no address of a server", place="--server", remedy=remedy)
-        from outlive.store.http import HttpStore
-        from outlive.store.http_calls import BriefCalls
+        from outlive.store import BriefCalls, HttpStore
 
         own = self.own_server(address)
-        token = self._token(address, own)
-        tls = await self._tls(address, own)
+        token = self._choose_token(address, own)
+        tls = await self._tls_context(address, own)
         return HttpStore(
             address,
             token,
@@ -181,32 +181,32 @@ class Access:
 
     def own_server(self, address: str) -> ServerFile | None:
         """The server of the state directory, if that is the one at the address and with the pinned authority."""
-        from outlive.store.tls import origin, parse_fingerprints
+        from outlive.store import parse_fingerprints, url_origin
 
         own = living_server(self.directory)
-        if own is None or any(origin(own.url) != origin(one) for one in address.split(",")):
+        if own is None or any(url_origin(own.url) != url_origin(one) for one in address.split(",")):
             return None
         if self.fingerprint and own.fingerprint and own.fingerprint not in parse_fingerprints(self.fingerprint):
             return None
         return own
 
-    async def _tls(self, address: str, own: ServerFile | None) -> ssl.SSLContext | None:
+    async def _tls_context(self, address: str, own: ServerFile | None) -> ssl.SSLContext | None:
         """What to believe: the authority of the state directory where the server is its own, that of the fingerprint,
         or those of the system."""
         if not address.startswith("https://"):
             return None
-        from outlive.store.tls import trusting
+        from outlive.store import make_client_context
 
         if own is not None and own.fingerprint:
             authority = read_input(self.directory / AUTHORITY_FILE, limit=TOKEN_BYTES)
-            return trusting(authority.decode("ascii", "replace"), pinned=own.fingerprint)
+            return make_client_context(authority.decode("ascii", "replace"), pinned=own.fingerprint)
         if self.fingerprint:
-            return trusting(await self._fetch_authority(address), pinned=self.fingerprint)
+            return make_client_context(await self._fetch_authority(address), pinned=self.fingerprint)
         return None
 
     async def _fetch_authority(self, address: str) -> str:
         """The authority of the first of the servers that answers: all of them have the same."""
-        from outlive.store.tls import fetch_authority, split_addresses
+        from outlive.store import fetch_authority, split_addresses
 
         assert self.fingerprint is not None
         *others, last = split_addresses(address, insecure=self.insecure)
@@ -215,14 +215,14 @@ class Access:
                 return await fetch_authority(one, self.fingerprint)
         return await fetch_authority(last, self.fingerprint)
 
-    async def _local(self, write: bool, or_empty: bool) -> Store:
-        from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore, read_snapshot
+    async def _open_directory(self, write: bool, or_empty: bool) -> Store:
+        from outlive.store.sqlite import DATABASE_FILE, SqliteStore, read_snapshot
 
         directory = self.directory
-        check_store_there(directory)
+        check_store_exists(directory)
         if not write and not (directory / DATABASE_FILE).exists():
             if or_empty:
-                return self.in_memory()
+                return self.memory_store()
             raise NotFound(
                 "no state here, and no server runs on it",
                 place=str(directory),
@@ -232,7 +232,7 @@ class Access:
             return await SqliteStore.open(directory, clock=self.clock, ids=SystemIds())
         if self.warns and (directory / TOKEN_FILE).exists():
             self.warns = False
-            print(f"outlive: {said_without_server(self.no_server, self.store_written())}", file=sys.stderr)
+            print(f"outlive: {offline_notice(self.no_server, self.store_written())}", file=sys.stderr)
         return await read_snapshot(directory, clock=self.clock, ids=SystemIds())
 
     @property
@@ -265,7 +265,7 @@ class Access:
 
     def store_written(self) -> datetime | None:
         """When the files of the store in the state directory were changed last."""
-        from outlive.store.sqlite.store import DATABASE_FILE
+        from outlive.store.sqlite import DATABASE_FILE
 
         times = []
         for name in (DATABASE_FILE, f"{DATABASE_FILE}-wal"):
@@ -283,7 +283,7 @@ class Access:
         """The same; once a state file is open, the time of day is when it was taken, so that answers repeat."""
         return SystemClock() if self.taken_at is None else _StoppedClock(as_instant(self.taken_at))
 
-    def _token(self, address: str, own: ServerFile | None) -> str:
+    def _choose_token(self, address: str, own: ServerFile | None) -> str:
         """The token for the server. That of the state directory is for its own server alone: ``Forbidden`` where it
         would go to another one."""
         if self.token is not None:
@@ -300,7 +300,7 @@ class Access:
 
 def require_server(store: Store, what: str, *, place: str = "--server") -> HttpStore:
     """The store as a server has it, which alone can do ``what``; ``Usage`` for one that no server stands before."""
-    from outlive.store.http import HttpStore
+    from outlive.store import HttpStore
 
     if not isinstance(store, HttpStore):
         raise Usage(
@@ -317,7 +317,7 @@ class WriteAccess(Access):
     __slots__ = ()
 
 
-def said_without_server(why: str, written: datetime | None) -> str:
+def offline_notice(why: str, written: datetime | None) -> str:
     """The first line of an answer that no server gives; ``written``: when the store was written last."""
     last = shown_time(written) if written is not None else "nobody noted when"
     return f"NO SERVER RUNS ({why}): this is what the store says, last written {last}"
@@ -343,23 +343,19 @@ class _StoppedClock(SystemClock):
 
 async def all_objects(store: Store) -> list[Resource]:
     """All objects of a state file, without passwords for any role, so that all roles read the same state."""
-    from outlive.resources import VirtualMachine
-    from outlive.resources.readers import without_passwords
-    from outlive.resources.state import DUMPED
+    from outlive.resources import DUMPED, VirtualMachine, without_passwords
     from outlive.store import list_all
 
     found = [item for kind in DUMPED async for item in list_all(store, kind)]
     return [without_passwords(item) if isinstance(item, VirtualMachine) else item for item in found]
 
 
-def check_store_there(directory: Path) -> None:
+def check_store_exists(directory: Path) -> None:
     """``Refused`` where a server has run on a state directory whose store is gone, or was moved: nothing begins there.
 
     A restore that was interrupted is ended before; ``InUse`` while a process works on the directory.
     """
-    from outlive.store.sqlite.exchange import finish_interrupted
-    from outlive.store.sqlite.moved import check_not_moved
-    from outlive.store.sqlite.store import DATABASE_FILE
+    from outlive.store.sqlite import DATABASE_FILE, check_not_moved, finish_interrupted
 
     finish_interrupted(directory)
     check_not_moved(directory)
@@ -380,7 +376,7 @@ def running_server(directory: Path) -> str:
 def living_server(directory: Path) -> ServerFile | None:
     """What the server of a state directory wrote, while the very process that wrote it lives: somebody else may have
     its number and its port after it was killed. ``BadInput`` where it is broken."""
-    from outlive.base.processes import process_identity
+    from outlive.base import process_identity
 
     server = _read_server_file(directory)
     return server if server is not None and server.process and process_identity(server.pid) == server.process else None

@@ -14,16 +14,16 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from outlive.base.errors import OutliveError, Usage
+from outlive.base import OutliveError, Usage
 from outlive.cli.access import Access
-from outlive.cli.values import words
+from outlive.cli.values import split_words
 
 COMPLETION_S: Final = 1.5
 """How long completion waits for the server."""
 _ACCESS: Final = ("state", "state_dir", "server", "token", "fingerprint", "insecure", "store")
 
 
-def completing(kind: str) -> Callable[[typer.Context, str], list[str]]:
+def name_completer(kind: str) -> Callable[[typer.Context, str], list[str]]:
     """What completes names of objects of that kind, by its plural; of a list with commas the last one."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -36,24 +36,24 @@ def completing(kind: str) -> Callable[[typer.Context, str], list[str]]:
 def names_from_server(ctx: typer.Context, plural: str, incomplete: str) -> list[str]:
     """Names that begin so; none where no server answers in time."""
     given: dict[str, Any] = {name: ctx.params.get(name) for name in _ACCESS}
+
+    async def complete(access: Access) -> list[str]:
+        from outlive.cli.commands import log_little
+        from outlive.resources import PLURALS
+        from outlive.store import complete_name
+
+        if not access.address:
+            return []
+        log_little()
+        async with asyncio.timeout(COMPLETION_S), access.open() as store:
+            return await complete_name(store, PLURALS[plural], incomplete)
+
     with contextlib.suppress(OutliveError, OSError, TimeoutError, ValueError):
-        return asyncio.run(_names(Access(**{**given, "insecure": bool(given["insecure"])}), plural, incomplete))
+        return asyncio.run(complete(Access(**{**given, "insecure": bool(given["insecure"])})))
     return []
 
 
-async def _names(access: Access, plural: str, incomplete: str) -> list[str]:
-    from outlive.cli.commands import log_little
-    from outlive.resources import PLURALS
-    from outlive.store.naming import complete
-
-    if not access.address:
-        return []
-    log_little()
-    async with asyncio.timeout(COMPLETION_S), access.open() as store:
-        return await complete(store, PLURALS[plural], incomplete)
-
-
-_hosts, _vms = completing("hypervisors"), completing("virtualmachines")
+_hosts, _vms = name_completer("hypervisors"), name_completer("virtualmachines")
 
 OneVm = Annotated[
     str,
@@ -92,14 +92,14 @@ ToHost = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Say what happens, and return when it is done.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with what is done.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Report progress, and return when it is done.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason, kept in the record.")]
 By = Annotated[str, typer.Option("--operator", metavar="NAME", help="Who asks; otherwise the login name.")]
 
 
 def host_names(texts: list[str] | None) -> list[str]:
     """The hosts that the arguments name, each once; ``Usage`` where none is named."""
-    found = words(*(texts or ()))
+    found = split_words(*(texts or ()))
     if not found:
         raise Usage("no host is named", place="HOST", remedy="write hosts with spaces or commas between them")
     return found

@@ -12,32 +12,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from outlive.base.clock import as_datetime
-from outlive.base.errors import ExitCode, Usage
-from outlive.base.phrases import count_of
+from outlive.base import ExitCode, Usage, as_datetime, count_of
 from outlive.cli.access import Access
 from outlive.cli.coverage import coverage_document, coverage_lines
 from outlive.cli.inventory import Decimal, LeftOut, SourceChoice, check_decimal
-from outlive.cli.output import Report, progress, table
+from outlive.cli.output import Report, make_table, show_progress
 from outlive.cli.settings import load
 from outlive.cli.vm_names import vm_columns
-from outlive.drivers.csv_inventory import read_hosts, read_vms
-from outlive.drivers.files import check_output, write_output
+from outlive.drivers import check_output, read_hosts, read_openstack, read_vms, write_output
 from outlive.drivers.listings import read_ganeti, read_kubevirt, read_libvirt, read_proxmox, read_rvtools
-from outlive.drivers.openstack_inventory import read_openstack
-from outlive.inventory.check import Existing
-from outlive.inventory.plan import notices, plan_import
-from outlive.inventory.records import Inventory
-from outlive.inventory.selection import Selection
-from outlive.inventory.write import apply_import
+from outlive.inventory import Existing, Inventory, Selection, apply_import, find_notices, plan_import
 from outlive.resources import Amounts
 from outlive.resources.reasons import render
-from outlive.roles.settings import role_settings
+from outlive.roles import role_settings
 
 if TYPE_CHECKING:
-    from outlive.failover.analysis.whatif.answers import WholeRemedy
-    from outlive.failover.analysis.whatif.questions import Seen
-    from outlive.store.memory import MemoryStore
+    from outlive.failover.analysis.whatif import ClusterView, WholeRemedy
+    from outlive.store import MemoryStore
 
 FAILURES_LIMIT: Final = 8
 NOT_KNOWN: Final = (
@@ -48,7 +39,7 @@ NOT_KNOWN: Final = (
 """What files of other systems do not say."""
 
 
-def _csv(files: list[Path], selection: Selection, decimal: str) -> Inventory:
+def _read_csv(files: list[Path], selection: Selection, decimal: str) -> Inventory:
     hosts, vms = files
     inventory = Inventory(what="csv")
     read_hosts(hosts, None, inventory, where=selection.hosts, decimal=decimal)
@@ -57,7 +48,7 @@ def _csv(files: list[Path], selection: Selection, decimal: str) -> Inventory:
 
 
 _READERS: Final[Mapping[str, tuple[str, Callable[[list[Path], Selection, str], Inventory]]]] = {
-    "csv": ("HOSTS VMS", _csv),
+    "csv": ("HOSTS VMS", _read_csv),
     "openstack": ("DIR", lambda files, selection, _: read_openstack(files[0], selection)),
     "proxmox": ("FILE", lambda files, selection, _: read_proxmox(files[0], selection)),
     "libvirt": ("DIR", lambda files, selection, _: read_libvirt(files[0], selection)),
@@ -86,35 +77,35 @@ async def assess(
     decimal: Decimal = "",
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a report to look at.")] = None,
 ) -> ExitCode | None:
-    """Whether every VM of a cluster could be restarted if a host failed, and what that takes; exit code 1 if not.
+    """Check whether every VM of a cluster could be restarted if a host failed; exit code 1 if not.
 
-    Reads files of another system, as outlive import does, and keeps nothing. CPU counts as given out once; where
-    hosts promise it more often, say so: --overcommit cpu=4
+    Reads files of another system, as outlive import does, and stores nothing. If hosts overcommit
+    CPU: --overcommit cpu=4
     """
     check_output(html)
     inventory = _read(kind, files, taken.selection, check_decimal(decimal))
-    options, now = taken.options(), as_datetime(access.clock.now())
+    options, now = taken.import_options(), as_datetime(access.clock.now())
     wanted, left_out = taken.check(inventory, Existing(), options)
     plan = plan_import(wanted, Existing(), options, landed={}, now=now)
-    store = access.in_memory()
+    store = access.memory_store()
     await apply_import(store, plan)
-    seen, remedy = await _planned(store, failures, domain)
-    said = [*inventory.notices, *notices(wanted, Existing(), plan, {})]
+    seen, remedy = await _plan_slots(store, failures, domain)
+    said = [*inventory.notices, *find_notices(wanted, Existing(), plan, {})]
     told = [message for one in said for message in (render(one),)]
     document = {
         "format": kind,
         "failures": failures,
         "unit": domain,
         "holds": seen.full,
-        **_capacity(seen),
+        **_summarize_capacity(seen),
         "coverage": coverage_document(seen.coverage),
         "toAdd": remedy,
         "notices": [{"message": one.text, "remedy": one.remedy} for one in told],
         "notKnown": NOT_KNOWN,
     }
-    output.show(document, lambda: _lines(document, seen, remedy, domain, wide=output.wide))
+    output.show(document, lambda: _render_lines(document, seen, remedy, domain, wide=output.wide))
     if html is not None:
-        from outlive.failover.report.html.coverage import coverage_picture
+        from outlive.failover.report.html import coverage_picture
 
         source = f"{kind}: {', '.join(map(str, files))}"
         write_output(html, coverage_picture(seen.gathered, seen.coverage, source=source, when=now))
@@ -129,27 +120,28 @@ def _read(kind: str, files: list[Path], selection: Selection, decimal: str) -> I
     names, read = _READERS[kind]
     if not names.endswith("...") and len(files) != len(names.split()):
         raise Usage(f"{kind} takes {names}, not {count_of(len(files), 'file')}", remedy=f"outlive import {kind} --help")
-    with progress("reading files"):
+    with show_progress("reading files"):
         return read(files, selection, decimal)
 
 
-async def _planned(store: MemoryStore, failures: int, unit: str) -> tuple[Seen, WholeRemedy | None]:
+async def _plan_slots(store: MemoryStore, failures: int, unit: str) -> tuple[ClusterView, WholeRemedy | None]:
     """The cluster with the slots that the planner finds, and what is missing where these are not all."""
-    from outlive.failover.analysis.whatif.altered import as_it_is
-    from outlive.failover.analysis.whatif.questions import planned, whole_remedy
-    from outlive.failover.snapshot import gather
+    from outlive.failover import gather
+    from outlive.failover.analysis.whatif import from_snapshot, plan_altered, whole_remedy
 
     settings = role_settings(load(None, {"failoverUpkeep.failureUnit": unit}))
-    with progress("planning"):
-        now = await as_it_is(store, await gather(store, settings, k=failures), k=failures)
-        seen = await planned(now)
+    with show_progress("planning"):
+        now = await from_snapshot(store, await gather(store, settings, k=failures), k=failures)
+        seen = await plan_altered(now)
         return seen, None if seen.full else await whole_remedy(now)
 
 
-def _capacity(seen: Seen) -> dict[str, Any]:
+def _summarize_capacity(seen: ClusterView) -> dict[str, Any]:
     """Hosts that take VMs, and the room that they have, that VMs have, that slots hold, and that is left."""
     gathered, held = seen.gathered, seen.coverage.reserved
-    sizes = [one.effective_capacity() or Amounts() for one in gathered.observation.hypervisors if not one.closed()]
+    sizes = [
+        one.effective_capacity() or Amounts() for one in gathered.observation.hypervisors if not one.closed_reason()
+    ]
     room = {
         "capacity": [sum(one.get(name, 0) for one in sizes) for name in ("cpu", "memory")],
         "vms": [sum(vm.cpu_milli for vm in gathered.vms), sum(vm.memory_bytes for vm in gathered.vms)],
@@ -160,23 +152,26 @@ def _capacity(seen: Seen) -> dict[str, Any]:
     return {"hosts": len(sizes), "room": shown}
 
 
-def _lines(document: dict[str, Any], seen: Seen, remedy: WholeRemedy | None, unit: str, *, wide: bool) -> list[Any]:
+def _render_lines(
+    document: dict[str, Any], seen: ClusterView, remedy: WholeRemedy | None, unit: str, *, wide: bool
+) -> list[Any]:
     """The same for people."""
     what = f"of any {unit}" if document["failures"] == 1 else f"of any {document['failures']} {unit}s"
     verdict = f"yes: every VM can be restarted after the failure {what}"
     if not seen.full:
         verdict = f"no: some VMs cannot be restarted after the failure {what}"
-    total = document["room"]["capacity"]
-    rows = [
-        (title, f"{one['cpuMilli'] / 1000:,.0f}", f"{one['memoryBytes'] / 2**30:,.0f}", _share(one, total))
-        for title, one in zip(
-            ("hosts have", "VMs have", "slots would hold", "left"), document["room"].values(), strict=True
-        )
-    ]
+    total = document["room"]["capacity"]["memoryBytes"]
+    rows = []
+    for title, one in zip(
+        ("hosts have", "VMs have", "slots would hold", "left"), document["room"].values(), strict=True
+    ):
+        memory = one["memoryBytes"]
+        share = f"{100 * memory / total:.0f} %" if total else ""
+        rows.append((title, f"{one['cpuMilli'] / 1000:,.0f}", f"{memory / 2**30:,.0f}", share))
     missing = [] if remedy is None else [remedy.text.replace("`outlive failover plan --apply`", "the planner's")]
     return [
         verdict,
-        table(("", "Cores", "Memory (GiB)", "Of memory"), rows, numbers=("Cores", "Memory (GiB)", "Of memory")),
+        make_table(("", "Cores", "Memory (GiB)", "Of memory"), rows, numbers=("Cores", "Memory (GiB)", "Of memory")),
         *coverage_lines(seen.coverage, vm_columns(seen.gathered.vms), wide=wide, unit=unit),
         *missing,
         *("; ".join(filter(None, (one["message"], one["remedy"]))) for one in document["notices"]),
@@ -184,7 +179,3 @@ def _lines(document: dict[str, Any], seen: Seen, remedy: WholeRemedy | None, uni
         *(f"  {one}" for one in document["notKnown"]),
         "nothing was kept; outlive import reads the same files into a cluster",
     ]
-
-
-def _share(one: dict[str, int], total: dict[str, int]) -> str:
-    return f"{100 * one['memoryBytes'] / total['memoryBytes']:.0f} %" if total["memoryBytes"] else ""

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlive.base.errors import BadInput, NotFound
+from outlive.base import BadInput, NotFound
 from outlive.cli.access import Access, WriteAccess
-from outlive.cli.commands import command, group
-from outlive.cli.output import Output, Report, table
-from outlive.drivers.audit_files import AUDIT_DIRECTORY, audit_files, read_lines
+from outlive.cli.commands import command, make_group
+from outlive.cli.output import Output, Report, make_table
+from outlive.drivers import AUDIT_DIRECTORY, read_lines
+from outlive.drivers.audit_files import audit_files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from outlive.runtime.audit import AuditEntry
 
-app = group("Who did what to which object with which token: list, verify.")
+app = make_group("Who did what to which object with which token: list, verify.")
 
 LISTED = 1000
 """Entries that are listed, the newest."""
@@ -38,18 +38,31 @@ async def list_entries(
     """List entries, oldest first; the newest 1,000 of those that fit."""
     from collections import deque
 
-    from outlive.base.clock import as_datetime
-    from outlive.runtime.audit import AuditFilter, select
-    from outlive.runtime.units import Duration
+    from outlive.base import as_datetime
+    from outlive.runtime import AuditFilter, Duration, select
 
     try:
         begin = as_datetime(access.clock.now()) - timedelta(seconds=float(Duration.parse(since))) if since else None
     except (BadInput, ValueError):
         raise BadInput(f"{since[:80]!r} is no time", place="--since", remedy="write 30m, 2h or 24h") from None
     wanted = AuditFilter(token=token, object=about, since=begin, refused=refused)
-    lines = (line for _, line, _ in read_lines(_files(access)))
+    lines = (line for _, line, _ in read_lines(_find_files(access)))
     found = deque(select(lines, wanted), maxlen=LISTED)
-    output.show(list(found), lambda: _rows(list(found)) if found else ["no such entries"])
+    columns = ("At", "Token", "Role", "From", "Verb", "Object", "Status", "What")
+    rows = [
+        (
+            f"{one.at:%Y-%m-%d %H:%M:%S}",
+            one.token,
+            one.role,
+            one.client,
+            one.verb,
+            one.object,
+            one.status,
+            one.code or ", ".join(one.fields or one.counts),
+        )
+        for one in found
+    ]
+    output.show(list(found), lambda: [make_table(columns, rows)] if rows else ["no such entries"])
 
 
 @command(app)
@@ -64,9 +77,9 @@ async def verify(
     ] = 0,
 ) -> None:
     """Whether each entry follows from the one before it; exit code 1 names the first that does not."""
-    from outlive.runtime.audit import verify as verify_lines
+    from outlive.runtime import verify as verify_lines
 
-    files = _files(access)
+    files = _find_files(access)
     found = verify_lines(read_lines(files), head, first=first)
     document = {
         "entries": found.entries,
@@ -83,7 +96,7 @@ async def verify(
     output.show(document, lambda: lines)
 
 
-def _files(access: Access) -> list[Path]:
+def _find_files(access: Access) -> list[Path]:
     found = audit_files(access.directory / AUDIT_DIRECTORY)
     if not found:
         raise NotFound(
@@ -91,21 +104,3 @@ def _files(access: Access) -> list[Path]:
             remedy="name the state directory of outlive up with --state-dir, on the machine that it runs on",
         )
     return found
-
-
-def _rows(entries: list[AuditEntry]) -> list[Any]:
-    columns = ("At", "Token", "Role", "From", "Verb", "Object", "Status", "What")
-    rows = [
-        (
-            f"{one.at:%Y-%m-%d %H:%M:%S}",
-            one.token,
-            one.role,
-            one.client,
-            one.verb,
-            one.object,
-            one.status,
-            one.code or ", ".join(one.fields or one.counts),
-        )
-        for one in entries
-    ]
-    return [table(columns, rows)]

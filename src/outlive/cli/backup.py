@@ -1,4 +1,4 @@
-"""``outlive backup`` and ``outlive restore``: the two halves of one thing (docs/operating/state.md#backup).
+"""``outlive backup`` and ``outlive restore``: the two halves of one thing (docs/how-to/state.md#backup).
 
 A backup is made beside a running server, whose machine it is on, or asked of a server elsewhere with an administrator's
 token. That one is whole but for its keys, which it has only where the server's own settings encrypt them: no token
@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from outlive.base.errors import BadInput, OutliveError, Usage
-from outlive.base.phrases import count_of, listing, shown_time
-from outlive.cli.access import Access, StoreKind, WriteAccess, check_store_there
-from outlive.cli.arguments import Yes, completing, host_names
-from outlive.cli.output import Report, progress, write
+from outlive.base import BadInput, OutliveError, Usage, count_of, join_parts, shown_time
+from outlive.cli.access import Access, StoreKind, WriteAccess, check_store_exists
+from outlive.cli.arguments import Yes, host_names, name_completer
+from outlive.cli.output import Report, show_progress, write
 from outlive.cli.questions import ask
 from outlive.cli.settings import config_file, load
 
 if TYPE_CHECKING:
-    from outlive.drivers.backup_files import BackupSource, KeyLock, KeyOpener, Manifest
-    from outlive.runtime.backups import BackupSettings
-    from outlive.store.sqlite.restore import Restored
+    from outlive.drivers import BackupSource, KeyLock, KeyOpener, Manifest
+    from outlive.runtime import BackupSettings
+    from outlive.store.sqlite import Restored
 
 IDENTITY_BYTES = 64 * 1024
 
@@ -52,19 +51,19 @@ async def backup(
         Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of outlive.yaml.")
     ] = None,
 ) -> None:
-    """Write everything that a lost server needs into one file, beside a running server or not, and check it.
+    """Write everything that a lost server needs into one file, with or without a running server, and check it.
 
-    Without a passphrase or recipient here or in backup: of the settings the keys are left out.
+    Without a passphrase or recipient, here or in section backup of the settings, it has no keys.
     """
-    from outlive.drivers.backup_files import write_backup
+    from outlive.drivers import write_backup
 
     if access.state is not None:
         raise Usage("a state file is no state directory", place="--state", remedy="leave --state out")
     if access.direct and access.store is StoreKind.ZOOKEEPER:
-        remedy = "copy what is there, the keys included: docs/operating/zookeeper.md#backup"
+        remedy = "copy what is there, the keys included: docs/how-to/zookeeper.md#backup"
         raise Usage("a store on ZooKeeper is backed up with its ensemble", place="--store zookeeper", remedy=remedy)
     if access.direct:
-        remedy = "take a snapshot of etcd, and back the Secret outlive-keys up: docs/operating/kubernetes.md"
+        remedy = "take a snapshot of etcd, and back the Secret outlive-keys up: docs/how-to/kubernetes.md"
         raise Usage("a Kubernetes store is backed up with its etcd", place="--store kubernetes", remedy=remedy)
     if access.server is not None:
         if passphrase or passphrase_file is not None or recipient:
@@ -76,11 +75,11 @@ async def backup(
         manifest = await _fetch(access, file)
     else:
         directory = access.directory
-        check_store_there(directory)
+        check_store_exists(directory)
         settings_file = config_file(config, directory)
-        given = _given_lock(passphrase, passphrase_file, recipient)
+        given = _choose_lock(passphrase, passphrase_file, recipient)
         lock = given or settings_lock(load(settings_file)["backup"], directory)
-        with progress("copying the store"):
+        with show_progress("copying the store"):
             manifest = write_backup(backup_source(directory, settings_file, lock), file, access.clock)
     document = {"file": str(file), "sizeBytes": file.stat().st_size, **msgspec.to_builtins(manifest)}
     output.show(document, lambda: _backup_lines(file, manifest))
@@ -89,14 +88,14 @@ async def backup(
 def backup_source(directory: Path, settings_file: Path | None, lock: KeyLock | None) -> BackupSource:
     """What a backup of a state directory is made from."""
     from outlive import __version__
-    from outlive.drivers.backup_files import BackupSource
+    from outlive.drivers import BackupSource
 
     return BackupSource(directory, settings_file, os.uname().nodename, __version__, lock)
 
 
 def settings_lock(settings: BackupSettings, directory: Path) -> KeyLock | None:
     """What the settings encrypt keys with; ``None``: nothing, so that they are left out. ``BadInput`` and others."""
-    from outlive.drivers.backup_files import KeyLock, check_recipient, read_passphrase
+    from outlive.drivers import KeyLock, check_recipient, read_passphrase
 
     if settings.recipient:
         return check_recipient(settings.recipient, "backup.recipient")
@@ -105,8 +104,8 @@ def settings_lock(settings: BackupSettings, directory: Path) -> KeyLock | None:
     return None
 
 
-def _given_lock(asks: bool, passphrase_file: Path | None, recipient: str) -> KeyLock | None:
-    from outlive.drivers.backup_files import KeyLock, check_recipient, checked_passphrase, read_passphrase
+def _choose_lock(asks: bool, passphrase_file: Path | None, recipient: str) -> KeyLock | None:
+    from outlive.drivers import KeyLock, check_recipient, parse_passphrase, read_passphrase
 
     if asks + (passphrase_file is not None) + bool(recipient) > 1:
         raise Usage(
@@ -120,7 +119,7 @@ def _given_lock(asks: bool, passphrase_file: Path | None, recipient: str) -> Key
         return KeyLock(passphrase=read_passphrase(passphrase_file))
     if not asks:
         return None
-    first = checked_passphrase(_ask_secret("Passphrase of the keys: "), "--passphrase")
+    first = parse_passphrase(_ask_secret("Passphrase of the keys: "), "--passphrase")
     if _ask_secret("The same once more: ") != first:
         raise BadInput("the two are not the same", place="--passphrase", remedy="repeat")
     return KeyLock(passphrase=first)
@@ -138,25 +137,24 @@ def _ask_secret(prompt: str) -> str:
 
 async def _fetch(access: Access, file: Path) -> Manifest:
     """Have the server make one, and keep it once it is here and right."""
-    from outlive.drivers.backup_files import received_backup
-    from outlive.store.http import HttpStore
-    from outlive.store.tls import BACKUP_PATH
+    from outlive.drivers import receive_backup
+    from outlive.store import BACKUP_PATH, HttpStore
 
     async with access.open() as store:
         assert isinstance(store, HttpStore)
-        with progress("waiting for the server"), received_backup(file) as (stream, keep):
+        with show_progress("waiting for the server"), receive_backup(file) as (stream, keep):
             await store.download(BACKUP_PATH, stream.write)
             return keep()
 
 
 def _backup_lines(file: Path, manifest: Manifest) -> list[str]:
-    from outlive.drivers.backup_files import AUTHORITY_FILES, CONFIGURATION
-    from outlive.drivers.secrets import KEY_FILE
+    from outlive.drivers import AUTHORITY_FILES, CONFIGURATION, KEY_FILE
 
     objects = sum(manifest.store.objects.values())
-    kinds = ", ".join(f"{count} {kind}" for kind, count in _largest(manifest.store.objects))
+    largest = sorted(manifest.store.objects.items(), key=lambda one: (-one[1], one[0]))[:SHOWN_KINDS]
+    kinds = ", ".join(f"{count} {kind}" for kind, count in largest)
     inside = ["the store (secrets sealed, tokens as digests)"]
-    inside += [f"{CONFIGURATION}"] if manifest.has(CONFIGURATION) else []
+    inside += [f"{CONFIGURATION}"] if manifest.has_part(CONFIGURATION) else []
     inside += [f"keys ({', '.join(manifest.key_files)}) for the holder of the {manifest.keys}"] if manifest.keys else []
     lines = [
         f"{file}: backup of {manifest.server}, {shown_time(manifest.made_at)}, {file.stat().st_size:,} bytes, checked",
@@ -164,7 +162,9 @@ def _backup_lines(file: Path, manifest: Manifest) -> list[str]:
         f"objects:  {objects} at version {manifest.store.resource_version}: {kinds}",
     ]
     missing = ["the token of the state directory (a new one is made)", "the audit log"]
-    missing += ["files that outlive.yaml names"] if manifest.has(CONFIGURATION) else ["outlive.yaml: none was there"]
+    missing += (
+        ["files that outlive.yaml names"] if manifest.has_part(CONFIGURATION) else ["outlive.yaml: none was there"]
+    )
     lines.append(f"has not:  {'; '.join(missing)}")
     if not manifest.keys:
         kept = ", ".join((KEY_FILE, *AUTHORITY_FILES[:2]))
@@ -173,10 +173,6 @@ def _backup_lines(file: Path, manifest: Manifest) -> list[str]:
             "join again; or give --passphrase, --passphrase-file or --recipient"
         )
     return lines
-
-
-def _largest(counts: dict[str, int]) -> list[tuple[str, int]]:
-    return sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:SHOWN_KINDS]
 
 
 SHOWN_KINDS = 6
@@ -203,33 +199,29 @@ async def restore(
             "--confirm",
             metavar="HOST,…",
             help="Afterwards, instead: these hosts, for which the cluster waits, are lost and run nothing.",
-            autocompletion=completing("hypervisors"),
+            autocompletion=name_completer("hypervisors"),
         ),
     ] = None,
     yes: Yes = False,
 ) -> None:
     """Put a backup back into the state directory: the store, the settings, the keys. No server may run there.
 
-    Everything is checked before anything is changed, and what is replaced is kept. The cluster is paused until its
+    Everything is checked before the first change, and replaced files are kept. The cluster is paused until its
     hosts have registered what they run. With --confirm, once the server runs: end the pause although these hosts have
     not registered.
     """
     if (file is None) is (lost is None):
         raise Usage("restore what?", place="FILE", remedy="name a backup; or, afterwards, lost hosts by --confirm")
     if lost is not None:
-        await _confirm_lost(access, host_names(lost), yes)
+        from outlive.node import confirm_lost
+
+        hosts = host_names(lost)
+        async with access.open(write=True) as store:
+            ask(f"If {join_parts(hosts)} still run VMs, these will be corrupted. Are they off, by your own eyes?", yes)
+            write(f"{await confirm_lost(store, access.clock, hosts)}\n")
         return
     assert file is not None, "it is named where no host is"
     await _restore(access, file, passphrase_file, identity, without_keys=without_keys, yes=yes)
-
-
-async def _confirm_lost(access: Access, hosts: list[str], yes: bool) -> None:
-    """End the pause of a restored cluster (``spec.confirmedIncarnation``), once somebody says what that asserts."""
-    from outlive.node.interventions import confirm_lost
-
-    async with access.open(write=True) as store:
-        ask(f"If {listing(hosts)} still run VMs, these will be corrupted. Are they off, by your own eyes?", yes)
-        write(f"{await confirm_lost(store, access.clock, hosts)}\n")
 
 
 async def _restore(
@@ -241,34 +233,38 @@ async def _restore(
     without_keys: bool,
     yes: bool,
 ) -> None:
-    from outlive.base.ids import SystemIds
-    from outlive.drivers.backup_files import KEY_FILES, is_store_copy, open_keys, read_manifest, unpacks
-    from outlive.store.sqlite.restore import copy_of
+    from outlive.base import SystemIds
+    from outlive.drivers import KEY_FILES, is_store_copy, make_unpack, open_keys, read_manifest
+    from outlive.store.sqlite import DATABASE_FILE, LOCK_FILE, DirectoryLock, copy_of
     from outlive.store.sqlite.restore import restore as put_back
 
     copied = is_store_copy(file)
     manifest = None if copied else read_manifest(file)
     keys: dict[str, bytes] = {}
     if manifest is not None and manifest.keys and not without_keys:
-        keys = open_keys(file, _opener(manifest, passphrase_file, identity))
-    _check_free(access.directory)
-    _ask_to_replace(access.directory, file, manifest, yes)
-    with progress("checking the backup"):
+        keys = open_keys(file, _make_opener(manifest, passphrase_file, identity))
+    directory = access.directory
+    if directory.is_dir():  # ``InUse`` while a process works there, before the question
+        DirectoryLock.take(directory, LOCK_FILE).release()
+    if (directory / DATABASE_FILE).exists():
+        what = f"the backup of {shown_time(manifest.made_at)}" if manifest is not None else str(file)
+        ask(f"{what} takes the place of the store in {directory}, which is kept beside it. Go on?", yes)
+    with show_progress("checking the backup"):
         done = await put_back(
-            copy_of(file) if copied else unpacks(file, keys),
-            access.directory,
+            copy_of(file) if copied else make_unpack(file, keys),
+            directory,
             clock=access.clock,
             ids=SystemIds(),
             leaves=KEY_FILES if keys else (),
         )
-    for line in _restored_lines(access.directory, manifest, done):
+    for line in _restored_lines(directory, manifest, done):
         write(f"{line}\n")
 
 
-def _opener(manifest: Manifest, passphrase_file: Path | None, identity: Path | None) -> KeyOpener:
+def _make_opener(manifest: Manifest, passphrase_file: Path | None, identity: Path | None) -> KeyOpener:
     """What opens the keys; on a terminal a passphrase is asked for."""
-    from outlive.base.files import read_private
-    from outlive.drivers.backup_files import KeyOpener, read_passphrase
+    from outlive.base import read_private
+    from outlive.drivers import KeyOpener, read_passphrase
 
     if manifest.keys == "recipient":
         if identity is None:
@@ -287,24 +283,6 @@ def _opener(manifest: Manifest, passphrase_file: Path | None, identity: Path | N
             remedy="name a file that has it, or leave the keys out (--without-keys)",
         )
     return KeyOpener(passphrase=getpass.getpass("Passphrase of the keys: "))
-
-
-def _check_free(directory: Path) -> None:
-    """``InUse`` while a process works on the directory, before anybody is asked anything."""
-    from outlive.store.sqlite.database import DirectoryLock
-    from outlive.store.sqlite.store import LOCK_FILE
-
-    if directory.is_dir():
-        DirectoryLock.take(directory, LOCK_FILE).release()
-
-
-def _ask_to_replace(directory: Path, file: Path, manifest: Manifest | None, yes: bool) -> None:
-    """An empty directory has nothing to lose."""
-    from outlive.store.sqlite.store import DATABASE_FILE
-
-    if (directory / DATABASE_FILE).exists():
-        what = f"the backup of {shown_time(manifest.made_at)}" if manifest is not None else str(file)
-        ask(f"{what} takes the place of the store in {directory}, which is kept beside it. Go on?", yes)
 
 
 def _restored_lines(directory: Path, manifest: Manifest | None, done: Restored) -> list[str]:
@@ -329,8 +307,7 @@ def _restored_lines(directory: Path, manifest: Manifest | None, done: Restored) 
 
 def _key_steps(directory: Path, done: Restored) -> list[str]:
     """What is missing of the keys; nothing where they are there and fit."""
-    from outlive.drivers.backup_files import AUTHORITY_FILES
-    from outlive.drivers.secrets import KEY_FILE, ClusterKey, SealingKey
+    from outlive.drivers import AUTHORITY_FILES, KEY_FILE, ClusterKey, SealingKey
 
     steps, path = [], directory / KEY_FILE
     if done.sealing_key:
@@ -346,7 +323,8 @@ def _key_steps(directory: Path, done: Restored) -> list[str]:
             )
     if lacking := [name for name in AUTHORITY_FILES[:2] if not (directory / name).exists()]:
         steps.append(
-            f"put {listing(lacking)} back into {directory} if you have them; with a new authority every host that pins "
+            f"put {join_parts(lacking)} back into {directory} if you have them; with a new authority every "
+            "host that pins "
             "the old one joins again"
         )
     return steps

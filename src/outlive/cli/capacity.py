@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.base.phrases import count_of
+from outlive.base import count_of
 from outlive.cli.access import Access
-from outlive.cli.output import Output, progress, table
-from outlive.cli.snapshot import Config, Slots, look
+from outlive.cli.output import Output, make_table, show_progress
+from outlive.cli.snapshot import Config, Slots, take_snapshot
 from outlive.cli.whatif import vm_like
 
 if TYPE_CHECKING:
-    from outlive.failover.analysis.whatif.fit import FlavorFit, ZoneFit
+    from outlive.failover.analysis.whatif import FlavorFit
 
 
 async def capacity(
@@ -23,28 +23,26 @@ async def capacity(
     cpu: Annotated[str, typer.Option("--cpu", help="Cores of each, such as 4 or 500m.")] = "",
     memory: Annotated[str, typer.Option("--memory", help="Memory of each, such as 16Gi.")] = "",
     zone: Annotated[str, typer.Option("--zone", help="Only in this zone.")] = "",
-    project: Annotated[
-        str, typer.Option("--project", help="Of this project, which may use its own commitments; else of nobody's.")
-    ] = "",
+    project: Annotated[str, typer.Option("--project", help="Of this project, which may use its own commitments.")] = "",
     k: Slots = None,
     config: Config = None,
 ) -> None:
     """How many more VMs of a flavor fit with every promise kept: commitments, and slots for them and all others."""
-    from outlive.cli.values import amounts
-    from outlive.failover.analysis.whatif.fit import how_many
-    from outlive.placement.flavor_groups import groups_by_flavor
+    from outlive.cli.values import parse_amounts
+    from outlive.failover.analysis.whatif import count_further_vms
+    from outlive.placement import groups_by_flavor
     from outlive.resources import FlavorGroup
     from outlive.store import list_all
 
-    size = amounts(cpu, memory)
+    size = parse_amounts(cpu, memory)
     async with access.open() as store:
-        gathered = await look(access, store, config, k)
+        gathered = await take_snapshot(access, store, config, k)
         like = await vm_like(gathered.vms, store, flavor, size, zone="", project=project)
         groups = None
         if gathered.settings.failover.use_flavor_group_resources:
             groups = groups_by_flavor([one.spec async for one in list_all(store, FlavorGroup)])
-    with progress("counting"):
-        found = await how_many(gathered, like, groups=groups, limit_zone=zone)
+    with show_progress("counting"):
+        found = await count_further_vms(gathered, like, groups=groups, limit_zone=zone)
     output.show(found, lambda: capacity_lines(found))
 
 
@@ -52,9 +50,13 @@ def capacity_lines(found: FlavorFit) -> list[Any]:
     """The number, what it includes, and a line for each zone."""
     what = f"of {found.flavor}" if found.flavor else "of this size"
     whose = f" for project {found.project}" if found.project else ""
-    lines: list[Any] = [f"{_range(found.vms, found.at_most)} {what} fit{whose}, with every promise kept."]
+    number = f"At least {found.vms:,} and at most {found.at_most:,} more VMs"
+    if found.vms == found.at_most:
+        number = f"{found.vms:,} more VMs" if found.vms != 1 else "1 more VM"
+    lines: list[Any] = [f"{number} {what} fit{whose}, with every promise kept."]
     if found.slots_each:
-        lines.append(f"Each gets {count_of(found.slots_each, 'slot')}, which {_is(found.slots_each)} counted in.")
+        verb = "is" if found.slots_each == 1 else "are"
+        lines.append(f"Each gets {count_of(found.slots_each, 'slot')}, which {verb} counted in.")
     if found.topped_up:
         lines.append(
             f"VMs that are there already have too few slots: a plan of {count_of(found.topped_up, 'step')} goes first "
@@ -62,32 +64,11 @@ def capacity_lines(found: FlavorFit) -> list[Any]:
         )
     if not found.exact:
         lines.append("`outlive whatif add-vms --most` looks for a plan between both numbers.")
-    columns = (
-        "Zone",
-        "VMs",
-        "At most",
-        "New slots",
-        "Hosts",
-        "Without slots",
-        "Commitments hold",
-        "Slots hold",
-        "Limit",
-    )
-    rows = [_row(one) for one in found.zones]
-    return [*lines, "", table(columns, rows, numbers=columns[1:8])]
-
-
-def _is(count: int) -> str:
-    return "is" if count == 1 else "are"
-
-
-def _range(least: int, most: int) -> str:
-    if least == most:
-        return f"{least:,} more VMs" if least != 1 else "1 more VM"
-    return f"At least {least:,} and at most {most:,} more VMs"
-
-
-def _row(one: ZoneFit) -> tuple[Any, ...]:
-    limit = f"{one.limit.value}: {one.detail}" if one.detail else one.limit.value
-    held = (one.held_by_commitments, one.held_by_failover)
-    return (one.zone or "-", one.vms, one.at_most, one.new_slots, one.hosts, one.without_slots, *held, limit)
+    counts = ("VMs", "At most", "New slots", "Hosts", "Without slots", "Commitments hold", "Slots hold")
+    columns = ("Zone", *counts, "Limit")
+    rows = []
+    for one in found.zones:
+        limit = f"{one.limit.value}: {one.detail}" if one.detail else one.limit.value
+        held = (one.held_by_commitments, one.held_by_failover)
+        rows.append((one.zone or "-", one.vms, one.at_most, one.new_slots, one.hosts, one.without_slots, *held, limit))
+    return [*lines, "", make_table(columns, rows, numbers=counts)]

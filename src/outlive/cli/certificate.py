@@ -16,22 +16,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from outlive.base.errors import ExitCode, Refused
-from outlive.base.garbage import collector_paused
-from outlive.base.phrases import count_of
+from outlive.base import ExitCode, Refused, collector_paused, count_of
 from outlive.cli.access import Access, all_objects
-from outlive.cli.output import Report, and_more, cut_table, progress, table
+from outlive.cli.output import Report, cut_table, format_omitted, make_table, show_progress
 from outlive.cli.settings import effective_settings
-from outlive.cli.snapshot import Config, Slots, look
+from outlive.cli.snapshot import Config, Slots, take_snapshot
 from outlive.cli.values import pattern_and_count
 from outlive.cli.vm_names import VmColumns, vm_columns
-from outlive.drivers.files import check_output, open_output, read_input, write_output
+from outlive.drivers import check_output, open_output, read_input, write_output
 from outlive.resources import CoveredBy
 
 if TYPE_CHECKING:
-    from outlive.failover.certificate import CertifyResult
-    from outlive.failover.verify.cases import Landing
-    from outlive.failover.verify.check import Verdict
+    from outlive.failover import CertifyResult
+    from outlive.failover.verify import CaseLanding, CertificateVerdict
 
 NAMED = 10
 """VMs or violations that are named to people; JSON names more."""
@@ -50,12 +47,17 @@ async def certify(
     config: Config = None,
 ) -> ExitCode | None:
     """Certify that every VM survives as many host failures as it needs slots; exit code 1 if some VM does not."""
-    from outlive.failover.certificate import encode_certificate
+    from outlive.failover import encode_certificate
 
     check_output(out)
-    result, named = await _made(access, k, config, partial=partial)
+    result, named = await _make_certificate(access, k, config, partial=partial)
     if result.certificate is None:
-        output.show({"certified": False, "uncertified": result.uncertified}, lambda: _refusal(result, named))
+        head = f"no certificate: {count_of(len(result.uncertified), 'VM')} cannot be certified for all that they need"
+        tail = "with --partial everything that holds is certified"
+        output.show(
+            {"certified": False, "uncertified": result.uncertified},
+            lambda: [head, *_uncertified_lines(result, named), tail],
+        )
         return ExitCode.NO
     raw = encode_certificate(result.certificate)
     if out is None:
@@ -72,23 +74,23 @@ async def certify(
         "slots": len(result.certificate.slots),
         "uncertified": result.uncertified,
     }
-    output.show(document, lambda: _written(result, out, named))
+    output.show(document, lambda: _certificate_lines(result, out, named))
     return None
 
 
-async def _made(
+async def _make_certificate(
     access: Access, k: int | None, config: Path | None, *, partial: bool
 ) -> tuple[CertifyResult, VmColumns]:
-    from outlive.failover.analysis.questions import units_by
-    from outlive.failover.certificate import certify as decide
-    from outlive.failover.certificate import certify_input
-    from outlive.recovery.cluster_health import covered_by_hosts
+    from outlive.failover import certify as decide
+    from outlive.failover import certify_input
+    from outlive.failover.analysis import units_by
+    from outlive.recovery import covered_by_hosts
 
     async with access.open() as store:
-        with progress("reading the cluster"):
+        with show_progress("reading the cluster"):
             objects = await all_objects(store)
         settings = await effective_settings(access, store, config)
-    gathered = await look(access, access.in_memory(objects), config, k, settings=settings)
+    gathered = await take_snapshot(access, access.memory_store(objects), config, k, settings=settings)
     if gathered.settings.upkeep.vm_source != "resources":
         raise Refused(
             "the VMs come from a database, so that there is no state for a certificate to be about",
@@ -96,18 +98,13 @@ async def _made(
         )
     if gathered.observation.hosts:
         units_by(gathered.observation.hosts, gathered.settings.topology_choice.unit)
-    with progress("certifying"):
+    with show_progress("certifying"):
         by_host = covered_by_hosts(objects, access.state_clock.now())
         given = certify_input(gathered, objects, partial=partial, covered_by=by_host)
         return decide(given), vm_columns(gathered.vms)
 
 
-def _refusal(result: CertifyResult, named: VmColumns) -> list[Any]:
-    head = f"no certificate: {count_of(len(result.uncertified), 'VM')} cannot be certified for all that they need"
-    return [head, *_lacking(result, named), "with --partial everything that holds is certified"]
-
-
-def _written(result: CertifyResult, out: Path, named: VmColumns) -> list[Any]:
+def _certificate_lines(result: CertifyResult, out: Path, named: VmColumns) -> list[Any]:
     made = result.certificate
     assert made is not None
     units = "hosts" if made.unit == "host" else f"failure domains {made.unit}"
@@ -115,33 +112,36 @@ def _written(result: CertifyResult, out: Path, named: VmColumns) -> list[Any]:
     lines: list[Any] = [
         f"{out}: {needing} of {len(made.vms)} VMs survive the failure of as many {units} as they need slots, "
         f"up to {made.k}",
-        *_grounds(Counter(vm.by.value for vm in made.vms if vm.by is not None)),
+        *_coverage_lines(Counter(vm.by.value for vm in made.vms if vm.by is not None)),
         f"about the state {made.state_digest}",
     ]
     if result.uncertified:
-        lines += [f"{len(result.uncertified)} VMs are certified for less than they need:", *_lacking(result, named)]
+        lines += [
+            f"{len(result.uncertified)} VMs are certified for less than they need:",
+            *_uncertified_lines(result, named),
+        ]
     return lines
 
 
-def _grounds(by: Mapping[str, int]) -> list[str]:
+def _coverage_lines(by: Mapping[str, int]) -> list[str]:
     """By what the VMs are covered."""
     said = ", ".join(f"{count_of(by[one.value], 'VM')} {one.text}" for one in CoveredBy if by.get(one.value))
     return [f"covered by what: {said}"] if said else []
 
 
-def _lacking(result: CertifyResult, named: VmColumns) -> list[Any]:
+def _uncertified_lines(result: CertifyResult, named: VmColumns) -> list[Any]:
     rows = [
         (
-            *named.cells(one.vm),
+            *named.name_cells(one.vm),
             one.host,
             f"{one.certified} of {one.required}",
             one.reason.value,
-            named.sentence(one.message, one.vm),
+            named.replace_ids(one.message, one.vm),
         )
         for one in result.uncertified[:NAMED]
     ]
-    cut = and_more(len(result.uncertified), len(rows), wide=False)
-    return [table((*named.titles(), "Host", "Holds", "Reason", "Why"), rows, advice=True), *cut]
+    cut = format_omitted(len(result.uncertified), len(rows), wide=False)
+    return [make_table((*named.column_titles(), "Host", "Holds", "Reason", "Why"), rows, advice=True), *cut]
 
 
 async def verify(
@@ -170,13 +170,13 @@ async def verify(
         typer.Option("--allow-partial", help="Accept it although VMs have fewer slots than they need."),
     ] = False,
 ) -> ExitCode | None:
-    """Check a certificate against a state, independently of what made it; exit code 1 if it is not accepted."""
-    from outlive.failover.verify.check import Options, check
-    from outlive.failover.verify.document import read_certificate
-    from outlive.resources.state import read_facts, state_facts
+    """Check a certificate against a state, independently of the planner; exit code 1 if it is not accepted."""
+    from outlive.failover.verify import VerifyOptions, read_certificate
+    from outlive.failover.verify.check import check
+    from outlive.resources import read_facts, state_facts
 
     wanted = enumerate_ or failures is not None or landings is not None
-    options = Options(
+    options = VerifyOptions(
         require=dict(pattern_and_count(text, "--require") for text in require or ()),
         failures=(failures or 0) if wanted else None,
         allow_partial=allow_partial,
@@ -185,14 +185,14 @@ async def verify(
     stated = read_certificate(read_input(certificate), str(certificate))
     if access.state is None:
         async with access.open() as store:
-            with progress("reading the cluster"):
+            with show_progress("reading the cluster"):
                 facts = state_facts(await all_objects(store))
     else:
         facts = read_facts(read_input(access.state), str(access.state))
-    with collector_paused(), progress("checking"), ExitStack() as closing:
+    with collector_paused(), show_progress("checking"), ExitStack() as closing:
         file = closing.enter_context(open_output(landings)) if landings is not None else None
 
-        def report(landing: Landing) -> None:
+        def report(landing: CaseLanding) -> None:
             if file is not None:
                 file.write(msgspec.json.encode(landing) + b"\n")
 
@@ -201,14 +201,14 @@ async def verify(
     return None if verdict.accepted else ExitCode.NO
 
 
-def _verdict_lines(verdict: Verdict) -> list[Any]:
+def _verdict_lines(verdict: CertificateVerdict) -> list[Any]:
     units = "hosts" if verdict.unit == "host" else f"failure domains {verdict.unit}"
     if verdict.accepted:
         claim = f"{verdict.needing} of {verdict.vms} VMs survive every failure of as many {units} as they need slots"
         lines: list[Any] = [f"accepted: {claim}, up to {verdict.k}; {verdict.hosts} hosts, {verdict.slots} slots"]
-        lines += _grounds(verdict.by)
+        lines += _coverage_lines(verdict.by)
         if verdict.shortfall:
-            lines.append(f"partial: {verdict.shortfall.sentence()}")
+            lines.append(f"partial: {verdict.shortfall.describe()}")
     else:
         assert verdict.violation is not None
         lines = [f"not accepted: {verdict.violation.code.value}: {verdict.violation.message}"]

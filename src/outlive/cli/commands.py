@@ -21,11 +21,11 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from outlive.base.errors import ExitCode
+from outlive.base import ExitCode
 from outlive.cli.access import Access, StoreKind, WriteAccess
 from outlive.cli.output import Form, ListForm, ObjectOutput, Output, Report, write
 from outlive.cli.parameters import PlainCommand, PlainGroup
-from outlive.runtime.selector import FairLoop
+from outlive.runtime import FairLoop
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,7 +80,7 @@ _ACCESS = {
         typer.Option(
             "--kubeconfig",
             metavar="FILE",
-            help="Of --store kubernetes; else KUBECONFIG, a pod's account, ~/.kube/config.",
+            help="For --store kubernetes; else KUBECONFIG, a pod's account, ~/.kube/config.",
         ),
     ],
     "context": Annotated[str, typer.Option("--context", metavar="NAME", help="Of the kubeconfig.")],
@@ -90,14 +90,14 @@ _ACCESS = {
             "--zookeeper",
             metavar="FILE",
             envvar="OUTLIVE_ZOOKEEPER",
-            help="Of --store zookeeper: how it is reached; else /etc/outlive/zookeeper.yaml.",
+            help="For --store zookeeper: its address; else /etc/outlive/zookeeper.yaml.",
         ),
     ],
 }
 _WRITE_ACCESS = {name: option for name, option in _ACCESS.items() if name != "state"}
 _OUTPUT = {
     "form": Annotated[Form, typer.Option("--output", "-o", help="How to print.", case_sensitive=False)],
-    "watch": Annotated[bool, typer.Option("--watch", "-w", help="Go on and print again whenever it changes.")],
+    "watch": Annotated[bool, typer.Option("--watch", "-w", help="Print again whenever it changes.")],
 }
 _LISTING = {
     "form": Annotated[ListForm, typer.Option("--output", "-o", help="How to print.", case_sensitive=False)],
@@ -139,16 +139,16 @@ def command(app: typer.Typer, name: str | None = None, *, raw: bool = False, **s
     context = {**_HELP, "ignore_unknown_options": True, "allow_interspersed_args": False} if raw else _HELP
 
     def register(function: F) -> F:
-        app.command(name, cls=PlainCommand, context_settings=context, **settings)(_expanded(function))
+        app.command(name, cls=PlainCommand, context_settings=context, **settings)(_expand_parameters(function))
         return function
 
     return register
 
 
-def group(help_text: str) -> typer.Typer:
+def make_group(help_text: str) -> typer.Typer:
     """A group of commands; it stays one also while it has a single command."""
-    app = _typer(help=help_text, no_args_is_help=True)
-    app.callback()(_no_options)
+    app = _make_typer(help=help_text, no_args_is_help=True)
+    app.callback()(_take_no_options)
     return app
 
 
@@ -164,19 +164,19 @@ class DefaultGroup(PlainGroup):
 
 def default_group(help_text: str) -> typer.Typer:
     """A group whose first command needs no name."""
-    app = _typer(help=help_text, no_args_is_help=True, cls=DefaultGroup)
-    app.callback(cls=DefaultGroup)(_no_options)
+    app = _make_typer(help=help_text, no_args_is_help=True, cls=DefaultGroup)
+    app.callback(cls=DefaultGroup)(_take_no_options)
     return app
 
 
-def single(name: str, function: Callable[..., Any], **settings: Any) -> typer.Typer:
+def single_command(name: str, function: Callable[..., Any], **settings: Any) -> typer.Typer:
     """An app that is one command."""
-    app = _typer()
+    app = _make_typer()
     command(app, name, **settings)(function)
     return app
 
 
-def _typer(cls: type[PlainGroup] = PlainGroup, **settings: Any) -> typer.Typer:
+def _make_typer(cls: type[PlainGroup] = PlainGroup, **settings: Any) -> typer.Typer:
     return typer.Typer(
         cls=cls,
         rich_markup_mode=None,
@@ -187,11 +187,11 @@ def _typer(cls: type[PlainGroup] = PlainGroup, **settings: Any) -> typer.Typer:
     )
 
 
-def _no_options() -> None:
+def _take_no_options() -> None:
     return
 
 
-def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
+def _expand_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with its common parameters taken apart into options."""
     hints = get_type_hints(function, include_extras=True)
     hints.pop("return", None)
@@ -202,16 +202,25 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
         if kind in _COMMON:
             special[name] = kind
             for option, annotation in _COMMON[kind].items():
-                parameters[option] = _keyword(option, annotation, _DEFAULTS.get(option))
+                parameters[option] = _keyword_parameter(option, annotation, _DEFAULTS.get(option))
         else:
-            parameters[name] = _keyword(name, kind, parameter.default)
+            parameters[name] = _keyword_parameter(name, kind, parameter.default)
 
     @functools.wraps(function)
     def run(**values: Any) -> int | None:
         for name, kind in special.items():
             values[name] = kind(**{option: values.pop(option) for option in _COMMON[kind]})
+        answer: int | None
+        if not inspect.iscoroutinefunction(function):
+            answer = function(**values)
+            return answer
+        log_little()
         output = next((values[name] for name, kind in special.items() if kind in (Output, ObjectOutput)), None)
-        return _run(function, values, output)
+        if output is not None and output.watching:
+            return asyncio.run(run_interruptible(watch(function, values, output)))
+        with asyncio.Runner(loop_factory=FairLoop) as runner:
+            answer = runner.run(run_interruptible(function(**values)))
+        return answer
 
     del run.__wrapped__
     run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
@@ -219,7 +228,7 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def _keyword_parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -231,22 +240,10 @@ def log_little() -> None:
 
     Unconfigured, they would go to standard output and into the answer.
     """
-    from outlive.base.logging import configure_logging
+    from outlive.base import configure_logging
 
     wanted = os.environ.get("OUTLIVE_LOG__LEVEL", "").lower()
     configure_logging(level=wanted if wanted in LOG_LEVELS else "critical")
-
-
-def _run(function: Callable[..., Any], values: dict[str, Any], output: Output | None) -> int | None:
-    if not inspect.iscoroutinefunction(function):
-        result: int | None = function(**values)
-        return result
-    log_little()
-    if output is not None and output.watching:
-        return asyncio.run(interruptible(watch(function, values, output)))
-    with asyncio.Runner(loop_factory=FairLoop) as runner:
-        answer: int | None = runner.run(interruptible(function(**values)))
-    return answer
 
 
 async def watch(function: Callable[..., Any], values: dict[str, Any], output: Output) -> int | None:
@@ -268,7 +265,7 @@ async def watch(function: Callable[..., Any], values: dict[str, Any], output: Ou
         await asyncio.sleep(WATCH_SECONDS)
 
 
-async def interruptible(running: Coroutine[Any, Any, T]) -> T:
+async def run_interruptible(running: Coroutine[Any, Any, T]) -> T:
     """The same, but Ctrl-C also ends a long computation, which gives the event loop no turn to cancel it.
 
     The loop's own handler cancels the command, so that it can clean up; what goes on all the same is interrupted.
@@ -277,16 +274,16 @@ async def interruptible(running: Coroutine[Any, Any, T]) -> T:
     if not callable(inner) or not hasattr(signal, "setitimer"):
         return await running
 
-    def interrupted(number: int, frame: FrameType | None) -> None:
+    def handle_interrupt(number: int, frame: FrameType | None) -> None:
         signal.setitimer(signal.ITIMER_REAL, INTERRUPT_S)
         inner(number, frame)
 
     alarm = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGINT, handle_interrupt)
     try:
         return await running
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, alarm)
-        if signal.getsignal(signal.SIGINT) is interrupted:
+        if signal.getsignal(signal.SIGINT) is handle_interrupt:
             signal.signal(signal.SIGINT, inner)

@@ -11,41 +11,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.base.errors import ExitCode, Usage
-from outlive.base.phrases import count_of, shown_bytes, shown_time
+from outlive.base import ExitCode, Usage, count_of, shown_bytes, shown_time
 from outlive.cli.access import Access
-from outlive.cli.commands import command, group
+from outlive.cli.commands import command, make_group
 from outlive.cli.commitments_ask import (
     Amount,
     Group,
     Project,
     Uuid,
     Zone,
-    asked_commitment,
     check_zone,
     commitment_of,
+    hypothetical_commitment,
     objects_of,
     unknown_commitment,
 )
 from outlive.cli.commitments_check import check
-from outlive.cli.commitments_history import history_lines, history_of
-from outlive.cli.commitments_whatif import whatif
-from outlive.cli.liquid import delete, e2e, request
-from outlive.cli.output import Output, cut_table, progress, table
-from outlive.cli.snapshot import Config, look
+from outlive.cli.commitments_whatif import answer_whatif
+from outlive.cli.liquid import delete, request, run_e2e
+from outlive.cli.output import Output, cut_table, make_table, show_progress
+from outlive.cli.snapshot import Config, take_snapshot
 from outlive.cli.values import instant_of
 
 if TYPE_CHECKING:
-    from outlive.commitments.explanation import Explanation
-    from outlive.commitments.overview import GroupOverview, ProjectUsage
-    from outlive.commitments.trial import Trial
+    from outlive.cli.access import Access
+    from outlive.commitments import CommitmentExplanation, CoverageShare, GroupOverview, ProjectUsage, Trial
     from outlive.resources import CommittedResource, Reservation
     from outlive.store import Store
 
 SHOWN = 50
 """Slots that a table names; wide and JSON name all."""
 
-app = group("What customers committed to: list, explain, request, usage, capacity, checks and whatif.")
+app = make_group("What customers committed to: list, explain, request, usage, capacity, checks and whatif.")
 
 
 @command(app, "list")
@@ -71,7 +68,7 @@ async def list_commitments(
         projects = await _project_names(store) if found else {}
     documents = [commitment_document(one) for one in found]
 
-    def lines() -> list[Any]:
+    def render_lines() -> list[Any]:
         if not found:
             return ["there are no commitments: see outlive commitments request --help"]
         rest = ("Commitment", "Group", "Zone", "Amount", "State", "Ready", "VMs", "Ends")
@@ -91,22 +88,25 @@ async def list_commitments(
             )
             for one, of in zip(documents, found, strict=True)
         ]
-        return [table(columns, rows, numbers=("Amount", "VMs"))]
+        return [make_table(columns, rows, numbers=("Amount", "VMs"))]
 
-    output.show(documents, lines)
+    output.show(documents, render_lines)
 
 
 @command(app)
 async def show(access: Access, output: Output, uuid: Uuid) -> ExitCode | None:
     """One commitment with its slots and the VMs in them; exit code 1 if it is not accepted."""
     from outlive.resources import Reservation, VirtualMachine
-    from outlive.store import list_all
-    from outlive.store.access import read
+    from outlive.store import list_all, read
 
     async with access.open() as store:
         found = await commitment_of(store, uuid)
         wanted = found.spec.commitment_uuid
-        slots = [one async for one in list_all(store, Reservation) if _uuid_of(one) == wanted]
+        slots = [
+            one
+            async for one in list_all(store, Reservation)
+            if (details := one.spec.committed_resource_reservation) is not None and details.commitment_uuid == wanted
+        ]
         projects = await _project_names(store)
         charged = {*found.status.assigned_instances, *(vm for one in slots for vm in slot_document(one)["vms"])}
         vms = [vm for vm in [await read(store, VirtualMachine, name) for name in sorted(charged)] if vm is not None]
@@ -128,25 +128,27 @@ async def explain(
     amount: Amount = "",
     config: Config = None,
 ) -> ExitCode | None:
-    """Why there is no capacity for a commitment, and what would help; exit code 1 if there is none.
+    """Explain why there is no capacity for a commitment, and what would help; exit code 1 if there is none.
 
-    For one that is there, or for one that somebody might ask for: --project, --group, --zone and --amount.
+    For an existing commitment, or for a new one: --project, --group, --zone and --amount.
     """
-    from outlive.commitments.explanation import explain as explained
-    from outlive.commitments.state import from_spec
+    from outlive.commitments import explain as explained
+    from outlive.commitments import from_spec
 
     if bool(uuid) == bool(flavor_group or amount):
         raise Usage("which commitment?", remedy="name one by its uuid, or give --project, --group, --zone and --amount")
-    async with on_copy(access, config) as made:
+    async with copy_cluster(access, config) as made:
         if uuid:
-            found = made.view.commitment(uuid)
+            found = made.view.find_commitment(uuid)
             if found is None:
                 raise unknown_commitment(uuid)
             wanted = from_spec(found.spec, found.metadata.generation)
         else:
             check_zone(zone, zones_of(made))
-            wanted = asked_commitment(made.view.groups(), made.settings, project, flavor_group, zone, amount)
-        answer = explained(made.facts(wanted))
+            wanted = hypothetical_commitment(
+                made.view.groups_by_name(), made.settings, project, flavor_group, zone, amount
+            )
+        answer = explained(made.collect_facts(wanted))
     output.show(answer, lambda: explanation_lines(answer))
     return None if answer.possible else ExitCode.NO
 
@@ -163,7 +165,7 @@ async def usage(
     ] = "",
     config: Config = None,
 ) -> None:
-    """What projects use in each zone, what their commitments cover of it, and what is paid as it goes.
+    """Show what projects use in each zone, what commitments cover of it, and what is paid as used.
 
     With --history: of a month, for how long VMs were charged to each commitment; in JSON also which, and when.
     """
@@ -175,17 +177,16 @@ async def usage(
         return
     from msgspec.structs import replace
 
-    from outlive.commitments.overview import project_usage
-    from outlive.commitments.units import unit_of
+    from outlive.commitments import project_usage, unit_of
     from outlive.resources import ProjectQuota
     from outlive.store import list_all
 
     async with access.open() as store:
         quotas = [one async for one in list_all(store, ProjectQuota)]
-    async with on_copy(access, config) as made:
-        view, groups = made.view, list(made.view.groups().values())
+    async with copy_cluster(access, config) as made:
+        view, groups = made.view, list(made.view.groups_by_name().values())
         rows = project_usage(
-            vms=[replace(vm, zone=view.zone_of_vm(vm)) for vm in view.vms.all().values()],
+            vms=[replace(vm, zone=view.zone_of_vm(vm)) for vm in view.vms.vms_by_id().values()],
             commitments=view.informers.commitments.items(),
             quotas=quotas,
             groups=groups,
@@ -210,12 +211,20 @@ async def capacity(
     config: Config = None,
 ) -> None:
     """What each flavor group has in each zone: used, committed, kept for failover, and free for it alone."""
+    from outlive.commitments import Overview
+    from outlive.resources import ZONE_LABEL
+
     instant = instant_of("--at", at) if at else None
-    async with on_copy(access, config) as made:
+    async with copy_cluster(access, config) as made:
         if instant is not None:
             await made.end_until(instant)
-        rows = overview_of(made)
-    rows = tuple(one for one in rows if flavor_group in ("", one.group) and zone in ("", one.zone))
+        informers = made.view.informers
+        zones = {host.name: host.metadata.labels.get(ZONE_LABEL, "") for host in informers.hypervisors.items()}
+        counted = Overview(made.view.groups_by_name().values(), zones)
+        for slot in informers.reservations.items():
+            counted.add(slot)
+        found = counted.list_rows(made.compute_capacities())
+    rows = tuple(one for one in found if flavor_group in ("", one.group) and zone in ("", one.zone))
     output.show(rows, lambda: capacity_lines(rows))
 
 
@@ -223,19 +232,19 @@ async def capacity(
 
 
 @asynccontextmanager
-async def on_copy(access: Access, config: Any) -> AsyncIterator[Trial]:
+async def copy_cluster(access: Access, config: Any) -> AsyncIterator[Trial]:
     """A copy of the cluster, on which commitments are decided."""
-    from outlive.base.ids import SystemIds
-    from outlive.commitments.trial import trial
-    from outlive.roles.settings import RoleSettings
+    from outlive.base import SystemIds
+    from outlive.commitments import open_trial
+    from outlive.roles import RoleSettings
 
     async with access.open() as store:
-        gathered = await look(access, store, config, None)
+        gathered = await take_snapshot(access, store, config, None)
         settings = gathered.settings
         assert isinstance(settings, RoleSettings), "commands load all sections"
-        with progress("reading commitments"):
+        with show_progress("reading commitments"):
             objects = await objects_of(store, settings)
-    async with trial(
+    async with open_trial(
         objects,
         engine=gathered.engine,
         vms=gathered.observation.listing.vms,
@@ -248,12 +257,11 @@ async def on_copy(access: Access, config: Any) -> AsyncIterator[Trial]:
 
 def commitment_document(one: CommittedResource) -> dict[str, Any]:
     """A commitment for programs."""
-    from outlive.commitments.state import READY
-    from outlive.resources import condition
-    from outlive.resources.codec import to_builtins
+    from outlive.commitments import READY
+    from outlive.resources import find_condition, to_builtins
 
     spec, status = one.spec, one.status
-    ready = condition(status.conditions, READY)
+    ready = find_condition(status.conditions, READY)
     return {
         "uuid": spec.commitment_uuid,
         "project": spec.project_id,
@@ -276,12 +284,11 @@ def commitment_document(one: CommittedResource) -> dict[str, Any]:
 
 def slot_document(one: Reservation) -> dict[str, Any]:
     """A slot for programs."""
-    from outlive.placement.reservations import placed_on
-    from outlive.resources import condition
-    from outlive.resources.codec import to_builtins
+    from outlive.placement import placed_on
+    from outlive.resources import find_condition, to_builtins
 
     details, seen = one.spec.committed_resource_reservation, one.status.committed_resource_reservation
-    ready = condition(one.status.conditions, "Ready")
+    ready = find_condition(one.status.conditions, "Ready")
     return {
         "name": one.name,
         "host": placed_on(one),
@@ -301,19 +308,6 @@ def zones_of(made: Trial) -> set[str]:
     return {host.metadata.labels.get(ZONE_LABEL, "") for host in made.view.informers.hypervisors.items()}
 
 
-def overview_of(made: Trial) -> tuple[GroupOverview, ...]:
-    """What every group has in every zone, counted now."""
-    from outlive.commitments.overview import Overview
-    from outlive.resources import ZONE_LABEL
-
-    informers = made.view.informers
-    zones = {host.name: host.metadata.labels.get(ZONE_LABEL, "") for host in informers.hypervisors.items()}
-    found = Overview(made.view.groups().values(), zones)
-    for one in informers.reservations.items():
-        found.add(one)
-    return found.rows(made.capacities())
-
-
 async def _project_names(store: Store) -> dict[str, str]:
     """Id → name of the projects that have one."""
     from outlive.resources import ProjectQuota
@@ -321,11 +315,6 @@ async def _project_names(store: Store) -> dict[str, str]:
 
     quotas = [one.spec async for one in list_all(store, ProjectQuota)]
     return {one.project_id: one.project_name for one in quotas if one.project_name}
-
-
-def _uuid_of(slot: Reservation) -> str:
-    details = slot.spec.committed_resource_reservation
-    return details.commitment_uuid if details is not None else ""
 
 
 # -- for people -------------------------------------------------------------------------------------------------
@@ -348,11 +337,11 @@ def _show_lines(document: dict[str, Any], names: dict[str, str], project: str, *
         ("VMs charged", ", ".join(f"{names[vm]} ({vm})" if names.get(vm, vm) != vm else vm for vm in document["vms"])),
     ]
     columns = ("Slot", "Host", "Flavor", "Memory", "Cores", "Ready", "VMs")
-    head = table(("", ""), [row for row in facts if row[1]])
+    head = make_table(("", ""), [row for row in facts if row[1]])
     return [head, *cut_table(columns, rows, None if wide else SHOWN, title=count_of(len(slots), "slot"), noun="slots")]
 
 
-def explanation_lines(found: Explanation) -> list[Any]:
+def explanation_lines(found: CommitmentExplanation) -> list[Any]:
     """The verdict, what would help, and what each step of placement made of the hosts."""
     lines: list[Any] = [f"{found.text[0].upper()}{found.text[1:]}."]
     if found.helps:
@@ -383,7 +372,7 @@ def usage_lines(rows: Iterable[ProjectUsage]) -> list[Any]:
     ]
     if not cells:
         return ["nobody uses anything of a flavor group: flavors belong to one by their extra spec quota:hw_version"]
-    return [table(columns, cells, numbers=columns[4:])]
+    return [make_table(columns, cells, numbers=columns[4:])]
 
 
 def capacity_lines(rows: Iterable[GroupOverview]) -> list[Any]:
@@ -400,11 +389,47 @@ def capacity_lines(rows: Iterable[GroupOverview]) -> list[Any]:
     ]
     if not cells:
         return ["there are no flavor groups: give flavors the extra spec quota:hw_version"]
-    return [table(columns, cells, numbers=columns[2:])]
+    return [make_table(columns, cells, numbers=columns[2:])]
 
 
-command(app, "whatif")(whatif)
+command(app, "whatif")(answer_whatif)
 command(app, "check")(check)
 command(app, "request")(request)
 command(app, "delete")(delete)
-command(app, "e2e")(e2e)
+command(app, "e2e")(run_e2e)
+
+
+async def history_of(access: Access, month: str, project: str) -> tuple[CoverageShare, ...]:
+    """Every commitment of the month, of a project or of all; ``BadInput`` for a text that is no month."""
+    from outlive.commitments import history_name, list_shares, month_begin
+    from outlive.resources import UsageHistory
+    from outlive.store import list_all, read
+
+    month_begin(month)
+    async with access.open() as store:
+        if project:
+            one = await read(store, UsageHistory, history_name(project, month))
+            found = [one] if one is not None else []
+        else:
+            found = [one async for one in list_all(store, UsageHistory) if one.month == month]
+        now = access.state_clock.now()
+    return tuple(share for one in sorted(found, key=lambda one: one.project_id) for share in list_shares(one, now))
+
+
+def history_lines(shares: tuple[CoverageShare, ...], month: str) -> list[Any]:
+    """A line for each commitment, in hours."""
+    columns = ("Project", "Commitment", "Type", "Hours covered", "VM hours", "VMs")
+    rows = [
+        (
+            one.project,
+            one.commitment,
+            one.type,
+            f"{one.covered_seconds / 3600:.2f}",
+            f"{one.vm_seconds / 3600:.2f}",
+            len(one.vms),
+        )
+        for one in shares
+    ]
+    if not rows:
+        return [f"no VM was charged to a commitment in {month}, or its history is not kept any more"]
+    return [make_table(columns, rows, numbers=columns[3:])]

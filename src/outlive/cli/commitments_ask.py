@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from outlive.base.errors import BadInput, NotFound, Usage
-from outlive.cli.arguments import completing
+from outlive.base import BadInput, NotFound, Usage
+from outlive.cli.arguments import name_completer
 
 if TYPE_CHECKING:
-    from outlive.commitments.settings import CommitmentSettings
-    from outlive.commitments.state import Commitment
-    from outlive.commitments.units import GroupUnit
+    from outlive.commitments import Commitment, CommitmentSettings, GroupUnit
     from outlive.resources import CommittedResource, CommittedType, FlavorGroupSpec, Resource
-    from outlive.roles.settings import RoleSettings
+    from outlive.roles import RoleSettings
     from outlive.store import Store
 
 Project = Annotated[str, typer.Option("--project", metavar="PROJECT", help="Of this project.")]
@@ -28,7 +26,7 @@ Amount = Annotated[
     typer.Option("--amount", metavar="AMOUNT", help="Units of its memory (8), memory (64Gi) or cores (16cores)."),
 ]
 Uuid = Annotated[
-    str, typer.Argument(metavar="UUID", help="Of the commitment.", autocompletion=completing("committedresources"))
+    str, typer.Argument(metavar="UUID", help="Of the commitment.", autocompletion=name_completer("committedresources"))
 ]
 ZONES_SHOWN: Final = 20
 """Zones that an error names."""
@@ -39,7 +37,7 @@ _AMOUNT = re.compile(r"(\d{1,20})\s*(|cores?|[KMGTPE]i|[kMGTPE])\Z")
 
 def amount_of(text: str, unit: GroupUnit) -> tuple[CommittedType, int]:
     """What is committed, and how much: units of memory as LIQUID counts them, or cores; ``BadInput``."""
-    from outlive.base.quantity import parse_bytes
+    from outlive.base import parse_bytes
 
     match = _AMOUNT.match(text.strip())
     if match is None:
@@ -61,20 +59,7 @@ def amount_of(text: str, unit: GroupUnit) -> tuple[CommittedType, int]:
     return "memory", size // unit.size_bytes
 
 
-def unit_named(
-    groups: Mapping[str, FlavorGroupSpec], settings: CommitmentSettings, name: str
-) -> tuple[FlavorGroupSpec, GroupUnit]:
-    """The group and its unit; ``NotFound``."""
-    from outlive.commitments.units import unit_of
-
-    found = groups.get(name)
-    if found is None:
-        known = ", ".join(sorted(groups)) or "none"
-        raise NotFound(f"there is no flavor group {name[:80]!r}", place="--group", remedy=f"known are: {known}")
-    return found, unit_of(found, settings)
-
-
-def asked_commitment(
+def hypothetical_commitment(
     groups: Mapping[str, FlavorGroupSpec],
     settings: CommitmentSettings,
     project: str,
@@ -84,11 +69,15 @@ def asked_commitment(
     *,
     uuid: str = ASKED,
 ) -> Commitment:
-    """A confirmed commitment that nobody has yet."""
-    from outlive.commitments.state import Commitment
+    """A confirmed commitment that nobody has yet; ``NotFound`` if there is no such group."""
+    from outlive.commitments import Commitment, unit_of
 
     check_asked(project, group, zone, amount)
-    _, unit = unit_named(groups, settings, group)
+    found = groups.get(group)
+    if found is None:
+        known = ", ".join(sorted(groups)) or "none"
+        raise NotFound(f"there is no flavor group {group[:80]!r}", place="--group", remedy=f"known are: {known}")
+    unit = unit_of(found, settings)
     kind, number = amount_of(amount, unit)
     return Commitment(
         uuid=uuid,
@@ -125,10 +114,9 @@ def check_zone(zone: str, zones: Iterable[str]) -> None:
 
 async def commitment_of(store: Store, text: str) -> CommittedResource:
     """The commitment of that uuid, or of that name of an object; ``NotFound``."""
-    from outlive.commitments.names import commitment_name
+    from outlive.commitments import commitment_name
     from outlive.resources import CommittedResource
-    from outlive.store.access import read
-    from outlive.store.naming import is_object_name
+    from outlive.store import is_object_name, read
 
     for name in (commitment_name(text), text):
         if is_object_name(name) and (found := await read(store, CommittedResource, name)) is not None:
@@ -143,7 +131,7 @@ def unknown_commitment(uuid: str) -> NotFound:
 
 async def objects_of(store: Store, settings: RoleSettings) -> list[Resource]:
     """What a trial reads. Flavor groups are made of the flavors where no server has made them yet."""
-    from outlive.commitments.trial import READ
+    from outlive.commitments import READ
     from outlive.placement.flavor_groups import flavor_groups
     from outlive.resources import Flavor, FlavorGroup, ObjectMeta
     from outlive.store import list_all

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from outlive.base.errors import ExitCode
+from outlive.base import ExitCode
 from outlive.cli.access import Access, require_server
 from outlive.cli.output import Report, cut_table
-from outlive.cli.snapshot import Config, look
+from outlive.cli.snapshot import Config, take_snapshot
 from outlive.cli.vm_names import VmColumns, vm_columns
 
 REPAIR_PATH = "/commitments/consistency/repair"
@@ -23,28 +23,26 @@ LOOK_S = 1.0
 async def check(
     access: Access,
     output: Report,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Have the server repair what nobody could still need.")
-    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Have the server do all safe repairs.")] = False,
     config: Config = None,
 ) -> ExitCode | None:
     """Compare commitments, slots, allocations, hosts and VMs; exit code 1 if any disagree. Limes is not asked.
 
-    With --apply the server repairs the safe classes, and what is left is compared.
+    With --apply the server first repairs the safe classes.
     """
-    from outlive.commitments.consistency import compare
+    from outlive.commitments import compare
 
     repaired: Any = ()
     if apply:
-        repaired = await _repaired(access)
-    facts, named = await _facts(access, config)
+        repaired = await _request_repair(access)
+    facts, named = await _gather_facts(access, config)
     result = compare(facts)
     keys = {(one["kind"], one["subject"], one.get("vm", "")) for one in repaired}
     for _ in range(LOOKS - 1):
         if not any((one.kind, one.subject, one.vm) in keys for one in result.disagreements):
             break
         await access.clock.sleep(LOOK_S)
-        result = compare((await _facts(access, config))[0])
+        result = compare((await _gather_facts(access, config))[0])
     document = {
         "agrees": not result.disagreements,
         "disagreements": result.disagreements,
@@ -52,14 +50,14 @@ async def check(
         "repaired": repaired,
     }
 
-    def lines() -> list[Any]:
+    def render_lines() -> list[Any]:
         found = result.disagreements
         rows = [
             (
                 one.kind,
                 one.subject,
-                *named.cells(one.vm),
-                named.sentence(one.detail),
+                *named.name_cells(one.vm),
+                named.replace_ids(one.detail),
                 one.owner,
                 one.repair or "people judge",
             )
@@ -67,16 +65,16 @@ async def check(
         ]
         head = f"{len(found)} disagree" if found else "commitments, slots, hosts and VMs agree"
         done = [f"{len(repaired)} were repaired"] * bool(apply)
-        columns = ("Class", "What", *named.titles(), "Who says what", "Whose business", "Repair")
+        columns = ("Class", "What", *named.column_titles(), "Who says what", "Whose business", "Repair")
         return [*done, head, *cut_table(columns, rows)]
 
-    output.show(document, lines)
+    output.show(document, render_lines)
     return ExitCode.NO if result.disagreements else None
 
 
-async def _facts(access: Access, config: Any) -> tuple[Any, VmColumns]:
+async def _gather_facts(access: Access, config: Any) -> tuple[Any, VmColumns]:
     """One look at everything that the comparison reads, and what VMs are called."""
-    from outlive.commitments.consistency import ConsistencyInput, VmFacts
+    from outlive.commitments import ConsistencyInput, VmFacts
     from outlive.resources import (
         COMMITTED,
         CommitmentChange,
@@ -85,11 +83,11 @@ async def _facts(access: Access, config: Any) -> tuple[Any, VmColumns]:
         Reservation,
         VirtualMachine,
     )
-    from outlive.roles.settings import RoleSettings
+    from outlive.roles import RoleSettings
     from outlive.store import list_all
 
     async with access.open() as store:
-        gathered = await look(access, store, config, None)
+        gathered = await take_snapshot(access, store, config, None)
         commitments = [one async for one in list_all(store, CommittedResource)]
         slots = [one async for one in list_all(store, Reservation) if one.spec.type == COMMITTED]
         changes = [one async for one in list_all(store, CommitmentChange) if one.phase == "decided" and not one.part_of]
@@ -112,7 +110,7 @@ async def _facts(access: Access, config: Any) -> tuple[Any, VmColumns]:
     return given, vm_columns(gathered.observation.listing.vms)
 
 
-async def _repaired(access: Access) -> Any:
+async def _request_repair(access: Access) -> Any:
     """What the server has repaired; ``Usage`` where none is asked."""
     async with access.open(write=True) as store:
         server = require_server(store, "a server repairs", place="--apply")

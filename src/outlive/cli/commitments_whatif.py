@@ -11,21 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
-from outlive.base.phrases import count_of, shown_bytes
+from outlive.base import BadInput, ExitCode, NotFound, Usage, count_of, shown_bytes
 from outlive.cli.access import Access
-from outlive.cli.commitments_ask import asked_commitment, check_zone, objects_of
-from outlive.cli.output import Output, cut_table, progress
-from outlive.cli.snapshot import Config, look
-from outlive.cli.values import amounts, words
+from outlive.cli.commitments_ask import check_zone, hypothetical_commitment, objects_of
+from outlive.cli.output import Output, cut_table, show_progress
+from outlive.cli.snapshot import Config, take_snapshot
+from outlive.cli.values import parse_amounts, split_words
 
 if TYPE_CHECKING:
-    from outlive.commitments.settings import CommitmentSettings
-    from outlive.commitments.survival import Unfilled
-    from outlive.commitments.whatif import Outcome, WhatIfResult
-    from outlive.failover.snapshot import Snapshot
+    from outlive.commitments import CommitmentOutcome, CommitmentSettings, Unfilled, WhatIfResult
+    from outlive.failover import Snapshot
     from outlive.resources import Amounts, Flavor, FlavorGroup, Resource
-    from outlive.roles.settings import RoleSettings
+    from outlive.roles import RoleSettings
     from outlive.store import Store
 
 COMMITMENTS_LIMIT = 1_000
@@ -35,7 +32,7 @@ SHOWN = 50
 _FLAVOR = re.compile(r"([^=]{1,253})=([^,=]+),([^,=]+)(?:,([^,=]+))?\Z")
 
 
-async def whatif(
+async def answer_whatif(
     access: Access,
     output: Output,
     add: Annotated[
@@ -49,7 +46,7 @@ async def whatif(
         list[str] | None, typer.Option("--lose", metavar="HOST[,HOST…]", help="Hosts that are gone with their VMs.")
     ] = None,
     any_host: Annotated[
-        bool, typer.Option("--any-host", help="Each host is gone in its turn: what could not be filled then.")
+        bool, typer.Option("--any-host", help="For each host in turn: what could not be filled without it.")
     ] = False,
     flavor: Annotated[
         list[str] | None,
@@ -64,11 +61,10 @@ async def whatif(
     """Which commitments can be had, those that are there first; exit code 1 if any cannot.
 
     With --any-host: which confirmed commitments could not be filled after the loss of any one host; --lose, --without
-    and --flavor say of which cluster.
+    and --flavor change the cluster before.
     """
-    from outlive.base.ids import SystemIds
-    from outlive.commitments.trial import trial
-    from outlive.commitments.whatif import ask
+    from outlive.base import SystemIds
+    from outlive.commitments import ask, open_trial
     from outlive.resources import ZONE_LABEL
 
     if not (add or without or lose or flavor or any_host):
@@ -78,22 +74,27 @@ async def whatif(
     if len(add or ()) > COMMITMENTS_LIMIT:
         raise Usage(f"{len(add or ())} commitments", place="--add", remedy=f"at most {COMMITMENTS_LIMIT}")
     async with access.open() as store:
-        gathered = await look(access, store, config, None)
-        objects, gathered = await _altered(store, gathered, words(*(lose or ())), words(*(without or ())), flavor or [])
-    settings = _settings(gathered).commitments
+        gathered = await take_snapshot(access, store, config, None)
+        objects, gathered = await _alter_cluster(
+            store, gathered, split_words(*(lose or ())), split_words(*(without or ())), flavor or []
+        )
+    settings = _role_settings(gathered).commitments
     vms = gathered.observation.listing.vms
-    async with trial(
+    async with open_trial(
         objects, engine=gathered.engine, vms=vms, settings=settings, clock=access.state_clock, ids=SystemIds()
     ) as made:
         if any_host:
-            with progress("trying each host"):
-                unfilled = await made.unfilled()
+            with show_progress("trying each host"):
+                unfilled = await made.find_unfilled()
             output.show(unfilled, lambda: unfilled_lines(unfilled, wide=output.wide))
             return ExitCode.NO if unfilled else None
         hosts = made.view.informers.hypervisors.items()
         zones = {host.metadata.labels.get(ZONE_LABEL, "") for host in hosts}
-        wanted = [_asked(made.view.groups(), zones, settings, text, number) for number, text in enumerate(add or (), 1)]
-        with progress("deciding"):
+        wanted = [
+            _parse_addition(made.view.groups_by_name(), zones, settings, text, number)
+            for number, text in enumerate(add or (), 1)
+        ]
+        with show_progress("deciding"):
             result = await ask(made, wanted, now=access.state_clock.now())
     output.show(result, lambda: whatif_lines(result, wide=output.wide))
     return ExitCode.NO if result.refused else None
@@ -105,12 +106,12 @@ def whatif_lines(result: WhatIfResult, *, wide: bool) -> list[Any]:
     lines: list[Any] = [f"{len(result.accepted)} of {count_of(total, 'commitment')} can be had."]
     most = None if wide else SHOWN
     columns = ("Commitment", "Project", "Group", "Zone", "Amount", "New slots")
-    refused = [(*_cells(one)[:5], one.reason) for one in result.refused]
+    refused = [(*_outcome_cells(one)[:5], one.reason) for one in result.refused]
     moved = [one for one in result.accepted if one.new_slots or one.hypothetical or wide]
     return [
         *lines,
         *cut_table((*columns[:5], "Why not"), refused, most, title="Cannot be had", noun="commitments"),
-        *cut_table(columns, [_cells(one) for one in moved], most, title="Can be had", noun="commitments"),
+        *cut_table(columns, [_outcome_cells(one) for one in moved], most, title="Can be had", noun="commitments"),
     ]
 
 
@@ -128,18 +129,18 @@ def unfilled_lines(found: list[Unfilled], *, wide: bool) -> list[Any]:
     return [head, *cut_table(columns, rows, None if wide else SHOWN, noun="lines")]
 
 
-def _cells(one: Outcome) -> tuple[Any, ...]:
+def _outcome_cells(one: CommitmentOutcome) -> tuple[Any, ...]:
     return one.uuid, one.project, one.group, one.zone, one.amount, one.new_slots
 
 
-def _settings(gathered: Snapshot) -> RoleSettings:
-    from outlive.roles.settings import RoleSettings
+def _role_settings(gathered: Snapshot) -> RoleSettings:
+    from outlive.roles import RoleSettings
 
     assert isinstance(gathered.settings, RoleSettings), "commands load all sections"
     return gathered.settings
 
 
-def _asked(groups: Any, zones: set[str], settings: CommitmentSettings, text: str, number: int) -> Any:
+def _parse_addition(groups: Any, zones: set[str], settings: CommitmentSettings, text: str, number: int) -> Any:
     parts = text.rsplit(":", 3)
     if len(parts) != 4 or not all(parts):
         raise BadInput(
@@ -147,25 +148,27 @@ def _asked(groups: Any, zones: set[str], settings: CommitmentSettings, text: str
         )
     project, group, zone, amount = parts
     check_zone(zone, zones)
-    return asked_commitment(groups, settings, project, group, zone, amount, uuid=f"what-if-{number}")
+    return hypothetical_commitment(groups, settings, project, group, zone, amount, uuid=f"what-if-{number}")
 
 
-async def _altered(
+async def _alter_cluster(
     store: Store, gathered: Snapshot, lost: list[str], ended: list[str], flavors: list[str]
 ) -> tuple[list[Resource], Snapshot]:
     """The objects of the imagined cluster, and what placement and failover make of it."""
-    from outlive.failover.analysis.whatif.altered import as_it_is
+    from msgspec.structs import replace
+
+    from outlive.failover.analysis.whatif import from_snapshot
     from outlive.resources import CommittedResource, Flavor, FlavorGroup, Hypervisor, Reservation
     from outlive.store import list_all
 
-    objects = await objects_of(store, _settings(gathered))
+    objects = await objects_of(store, _role_settings(gathered))
     commitments = {one.spec.commitment_uuid for one in objects if isinstance(one, CommittedResource)}
     for uuid in ended:
         if uuid not in commitments:
             raise NotFound(
                 f"there is no commitment {uuid[:80]!r}", place="--without", remedy="outlive commitments list"
             )
-    now = await as_it_is(store, gathered)
+    now = await from_snapshot(store, gathered)
     for host in lost:
         if host not in now.hosts:
             raise NotFound(f"there is no host {host[:80]!r}", place="--lose", remedy="see outlive get hypervisors")
@@ -179,9 +182,10 @@ async def _altered(
     now = now.without_hosts(lost).without_slots(gone)
     if flavors:
         known = [one async for one in list_all(store, Flavor)]
-        groups = _groups(known, flavors, _settings(gathered).scheduler.flavor_group_keys)
-        now = _with_groups(now, groups)
-    altered = await now.gathered() if lost or ended or flavors else gathered
+        groups = _change_groups(known, flavors, _role_settings(gathered).scheduler.flavor_group_keys)
+        others = [one for one in now.besides if not isinstance(one, FlavorGroup)]
+        now = replace(now, besides=(*others, *groups))
+    altered = await now.gather_snapshot() if lost or ended or flavors else gathered
     kept: list[Resource] = [
         one for one in objects if isinstance(one, CommittedResource) and one.spec.commitment_uuid not in ended
     ]
@@ -192,52 +196,34 @@ async def _altered(
     return [*kept, *hosts, *reservations, *besides], altered
 
 
-def _with_groups(now: Any, groups: list[FlavorGroup]) -> Any:
-    from msgspec.structs import replace
-
-    from outlive.resources import FlavorGroup
-
-    others = [one for one in now.besides if not isinstance(one, FlavorGroup)]
-    return replace(now, besides=(*others, *groups))
-
-
-def _groups(known: list[Flavor], texts: list[str], keys: tuple[str, ...]) -> list[FlavorGroup]:
-    """The flavor groups with these flavors changed."""
+def _change_groups(known: list[Flavor], texts: list[str], keys: tuple[str, ...]) -> list[FlavorGroup]:
+    """The flavor groups with these flavors changed; ``BadInput``, ``NotFound``."""
     from outlive.placement.flavor_groups import flavor_groups
     from outlive.resources import FlavorGroup, ObjectMeta
 
     by_name = {one.spec.flavor_name: one for one in known}
     for text in texts:
-        name, removed, changed = _flavor(text, by_name, keys[0])
-        if removed:
-            by_name.pop(name)
-        else:
-            assert changed is not None, "what is not removed is changed"
-            by_name[name] = changed
+        name = text.removesuffix("=")
+        if name != text:
+            if by_name.pop(name, None) is None:
+                raise NotFound(f"there is no flavor {name[:80]!r}", place="--flavor", remedy="see outlive get flavors")
+            continue
+        match = _FLAVOR.match(text)
+        if match is None:
+            remedy = "write m32=8,32Gi or m32=8,32Gi,GROUP, and m32= to take it away"
+            raise BadInput(f"{text[:80]!r} is not NAME=CPU,MEMORY[,GROUP]", place="--flavor", remedy=remedy)
+        name, size = match[1], parse_amounts(match[2], match[3])
+        by_name[name] = _resize_flavor(name, size, match[4] or "", by_name.get(name), keys[0])
     return [
         FlavorGroup(metadata=ObjectMeta(name=one.group_name), spec=one)
         for one in flavor_groups(by_name.values(), keys=keys)
     ]
 
 
-def _flavor(text: str, known: dict[str, Flavor], key: str) -> tuple[str, bool, Flavor | None]:
-    """Its name, whether it is taken away, and what it is else; ``BadInput``, ``NotFound``."""
-    name = text.removesuffix("=")
-    if name != text:
-        if name not in known:
-            raise NotFound(f"there is no flavor {name[:80]!r}", place="--flavor", remedy="see outlive get flavors")
-        return name, True, None
-    match = _FLAVOR.match(text)
-    if match is None:
-        remedy = "write m32=8,32Gi or m32=8,32Gi,GROUP, and m32= to take it away"
-        raise BadInput(f"{text[:80]!r} is not NAME=CPU,MEMORY[,GROUP]", place="--flavor", remedy=remedy)
-    return match[1], False, _sized(match[1], amounts(match[2], match[3]), match[4] or "", known.get(match[1]), key)
-
-
-def _sized(name: str, size: Amounts, group: str, before: Flavor | None, key: str) -> Flavor:
+def _resize_flavor(name: str, size: Amounts, group: str, before: Flavor | None, key: str) -> Flavor:
     from msgspec.structs import replace
 
-    from outlive.placement.request import HYPERVISOR_TYPE
+    from outlive.placement import HYPERVISOR_TYPE
     from outlive.resources import Flavor, FlavorSpec, ObjectMeta
 
     specs = dict(before.spec.extra_specs) if before is not None else {HYPERVISOR_TYPE: "QEMU"}

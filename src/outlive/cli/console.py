@@ -1,7 +1,7 @@
 """``outlive console`` and ``outlive vm log``: what a guest wrote to its serial console, and the console itself.
 
 The console is attached as ``virsh`` does it: on the VM's host, from elsewhere over ssh. No daemon listens for that, and
-the server forwards nothing: whoever may log in on the host may attach.
+the server forwards nothing: a user who may log in on the host may attach.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from outlive.base.errors import NotFound, OutliveError, Refused, Usage
-from outlive.base.phrases import visible
+from outlive.base import NotFound, OutliveError, Refused, Usage, escape_controls
 from outlive.cli.access import Access
 from outlive.cli.arguments import OneVm
 from outlive.cli.output import Follow, Lines, follow, write
-from outlive.node.vm.operator import called, running_entry, shown_state
+from outlive.node.vm import display_name_of, running_entry, shown_state
 from outlive.resources import Console, Hypervisor
-from outlive.store import read
-from outlive.store.naming import find_vm
+from outlive.store import find_vm, read
 
 if TYPE_CHECKING:
     from outlive.resources import VirtualMachine
@@ -45,9 +43,7 @@ async def console(
     ssh: Annotated[
         str, typer.Option("--ssh", metavar="[USER@]HOST", help="Where its host is logged in to; otherwise by its name.")
     ] = "",
-    force: Annotated[
-        bool, typer.Option("--force", help="Take the console over from whoever is attached to it.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Take the console over from its present user.")] = False,
 ) -> None:
     """Attach to the serial console of a VM, on its host or by ssh (Ctrl-] leaves it); or print its log."""
     if log or following or lines is not None:
@@ -56,11 +52,15 @@ async def console(
     async with access.open() as store:
         found = await find_vm(store, vm)
         await read(store, Console, found.name)  # Forbidden for those who may not read what is on it
-        host = _where(found)
-        words = await _command(store, found, host, ssh, force=force)
+        entry = running_entry(found)
+        if entry is None:
+            why = f"{display_name_of(found)} does not run: it is in {shown_state(found)}"
+            raise Refused(why, remedy=f"outlive vm log {found.name} shows what it wrote last")
+        host = entry.hypervisor
+        words = await _attach_command(store, found, host, ssh, force=force)
     if not sys.stdin.isatty():
         raise Usage("a console needs a terminal", remedy=f"run {' '.join(words)} on one, or see --log")
-    sys.stderr.write(f"{called(found)} on {host}: {' '.join(words)} (Ctrl-] leaves)\n")
+    sys.stderr.write(f"{display_name_of(found)} on {host}: {' '.join(words)} (Ctrl-] leaves)\n")
     try:
         os.execvp(words[0], words)  # noqa: S606 - a program by its name, and words that are checked
     except OSError as error:
@@ -68,38 +68,23 @@ async def console(
         raise Refused(f"{words[0]}: {error.strerror}", remedy=f"install {package}") from None
 
 
-def _where(vm: VirtualMachine) -> str:
-    """The host on which it runs."""
-    entry = running_entry(vm)
-    if entry is None:
-        why = f"{called(vm)} does not run: it is in {shown_state(vm)}"
-        raise Refused(why, remedy=f"outlive vm log {vm.name} shows what it wrote last")
-    return entry.hypervisor
-
-
-async def _command(store: Store, vm: VirtualMachine, host: str, ssh: str, *, force: bool) -> list[str]:
+async def _attach_command(store: Store, vm: VirtualMachine, host: str, ssh: str, *, force: bool) -> list[str]:
     """The program that attaches, and its arguments; each is a name that no shell changes."""
+    from outlive.cli.node_settings import load_node, node_file
+
     how = "--force" if force else "--safe"
-    own = _own_libvirt(host)
-    if own and not ssh:
-        return ["virsh", "--connect", own, "console", how, vm.name]
+    if not ssh:
+        with contextlib.suppress(OutliveError, OSError):
+            config = load_node(node_file(None))
+            if config.name == host and config.libvirt.uri:
+                return ["virsh", "--connect", config.libvirt.uri, "console", how, vm.name]
     if ssh.startswith("-") or not (ssh.isprintable() and ssh.isascii()) or " " in ssh:
         raise Usage(f"{ssh[:80]!r} is no host", place="--ssh", remedy="write HOST or USER@HOST")
-    to = ssh or await _address(store, host)
+    to = ssh or await _ssh_address(store, host)
     return ["ssh", "-t", "--", to, "virsh", "--connect", LIBVIRT, "console", how, vm.name]
 
 
-def _own_libvirt(host: str) -> str:
-    """The address of libvirt, where this machine is that host; else nothing."""
-    from outlive.cli.node_settings import load_node, node_file
-
-    with contextlib.suppress(OutliveError, OSError):
-        config = load_node(node_file(None))
-        return config.libvirt.uri if config.name == host else ""
-    return ""
-
-
-async def _address(store: Store, host: str) -> str:
+async def _ssh_address(store: Store, host: str) -> str:
     """Its name where that is known here, else its address in the cluster."""
     try:
         await asyncio.get_running_loop().getaddrinfo(host, "ssh")
@@ -121,21 +106,21 @@ async def print_log(access: Access, name: str, *, lines: int | None, following: 
         found = await read(store, Console, vm.name)
         if found is None and not following:
             remedy = "it has not written anything, its host does not log it, or nothing was written for 30 days"
-            raise NotFound(f"there is no log of the console of {called(vm)}", remedy=remedy)
+            raise NotFound(f"there is no log of the console of {display_name_of(vm)}", remedy=remedy)
         text = found.text if found is not None else ""
         _print("".join(text.splitlines(keepends=True)[-lines:]) if lines is not None else text)
 
         def show(now: Console) -> None:
             nonlocal text
             if now.text != text:
-                _print(added(text, now.text))
+                _print(added_text(text, now.text))
                 text = now.text
 
         if following:
             await follow(access.clock, lambda: read(store, Console, vm.name), show)
 
 
-def added(before: str, after: str) -> str:
+def added_text(before: str, after: str) -> str:
     """What was written between two readings of the end of a log; all of it where they have nothing in common."""
     at = 0  # of the first line of the earlier reading that is still there: older ones are left out as whole lines
     while not after.startswith(before[at:]):
@@ -148,4 +133,4 @@ def _print(text: str) -> None:
         write(text)
         return
     plain = ESCAPES.sub("", text).replace("\r\n", "\n").expandtabs()
-    write("\n".join(visible(line) for line in plain.split("\n")))
+    write("\n".join(escape_controls(line) for line in plain.split("\n")))

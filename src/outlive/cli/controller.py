@@ -1,8 +1,8 @@
 """``outlive controller``: what ``outlive up`` runs, on a store that several machines reach, instead of one of its own.
 
 Several equal processes run it: each serves the HTTP API, one of them is elected and decides. A process keeps nothing
-that another one needs: objects and shared keys are in a Kubernetes API server (docs/operating/kubernetes.md) or in
-ZooKeeper (docs/operating/zookeeper.md).
+that another one needs: objects and shared keys are in a Kubernetes API server (docs/how-to/kubernetes.md) or in
+ZooKeeper (docs/how-to/zookeeper.md).
 """
 
 from __future__ import annotations
@@ -18,27 +18,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from outlive.api.config import AUTHORITY_FILE, TOKEN_FILE, parse_listen
-from outlive.base.clock import SystemClock, as_datetime
-from outlive.base.errors import ExitCode, NotFound, OutliveError, Refused, Usage
-from outlive.base.ids import SystemIds
-from outlive.base.logging import get_logger
-from outlive.base.phrases import listing
-from outlive.base.random import system_random
+from outlive.api import AUTHORITY_FILE, TOKEN_FILE, parse_listen
+from outlive.base import (
+    ExitCode,
+    NotFound,
+    Refused,
+    SystemClock,
+    SystemIds,
+    Usage,
+    as_datetime,
+    get_logger,
+    join_parts,
+    system_random,
+)
 from outlive.cli.access import StoreKind, default_state_dir
 from outlive.cli.arguments import Yes
 from outlive.cli.output import write, yaml_text
 from outlive.cli.questions import ask
 from outlive.cli.serving import say, serve, stop_signal
 from outlive.cli.settings import config_file, load, store_settings, with_remembered_slots
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.runtime import OrderedTaskGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from outlive.api.config import ApiSettings
-    from outlive.api.lifetimes import StateToken
-    from outlive.drivers.shared_keys import SharedKeys
+    from outlive.api import ApiSettings, StateToken
+    from outlive.drivers import SharedKeys
     from outlive.store.kubernetes import KubernetesStore
     from outlive.store.zookeeper import ZooKeeperStore
 
@@ -63,7 +68,7 @@ ZooKeeperFile = Annotated[
         "--zookeeper",
         metavar="FILE",
         envvar="OUTLIVE_ZOOKEEPER",
-        help="Of --store zookeeper: how it is reached; else /etc/outlive/zookeeper.yaml.",
+        help="For --store zookeeper: its address; else /etc/outlive/zookeeper.yaml.",
     ),
 ]
 SharedStore = Annotated[StoreKind, typer.Option("--store", help="kubernetes, or zookeeper.", case_sensitive=False)]
@@ -87,8 +92,8 @@ async def controller(
     zookeeper: ZooKeeperFile = "",
 ) -> ExitCode | None:
     """Run the controllers on a Kubernetes API server or ZooKeeper, as one of several. Prints its address when ready."""
-    from outlive.base.logging import configure_logging
-    from outlive.roles.settings import role_settings
+    from outlive.base import configure_logging
+    from outlive.roles import role_settings
 
     if listen is not None:
         parse_listen(listen, place="--listen")
@@ -99,13 +104,13 @@ async def controller(
     configure_logging(level=settings.log.level, form=settings.log.form, file=settings.log.file)
     if store is StoreKind.ZOOKEEPER:
         ensemble = zookeeper_store(zookeeper)
-        _make_directory(directory)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             return await _run_on_zookeeper(ensemble, directory, sections, file)
         finally:
             await ensemble.close()
     cluster = kubernetes_store(store, kubeconfig, context)
-    _make_directory(directory)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         return await _run(cluster, directory, sections, file, namespace)
     finally:
@@ -132,34 +137,32 @@ def zookeeper_store(file: str) -> ZooKeeperStore:
 
 def _with_service_names(api: ApiSettings, namespace: str) -> ApiSettings:
     """The settings with the names of the Service of the manifests, by which the cluster reaches the controllers."""
-    from outlive.api.admission_review import SERVICE
+    from outlive.api import SERVICE
 
     names = (SERVICE, f"{SERVICE}.{namespace}", f"{SERVICE}.{namespace}.svc")
     return msgspec.structs.replace(api, names=tuple(dict.fromkeys((*api.names, *names))))
 
 
-def _make_directory(directory: Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-
 async def _run(
     store: KubernetesStore, directory: Path, sections: Mapping[str, Any], file: Path | None, namespace: str
 ) -> ExitCode | None:
-    from outlive.api.admission_review import AdmissionReviews
-    from outlive.api.app import AdmissionEndpoint
-    from outlive.base import garbage
-    from outlive.drivers.kubernetes.shared_keys import SecretKeys, admission_key
-    from outlive.roles.settings import role_settings
-    from outlive.store.kubernetes.served import check_kinds_served
+    from outlive.api import AdmissionEndpoint, AdmissionReviews
+    from outlive.base import limit_collections
+    from outlive.drivers.kubernetes import SecretKeys, admission_key
+    from outlive.roles import role_settings
+    from outlive.store.kubernetes import check_kinds_served
 
-    garbage.spare()
+    limit_collections()
     stopped = stop_signal()
     if newer := await check_kinds_served(store):
-        say(f"the kinds on the API server are newer than this: upgrade the controllers ({listing(newer, most=NAMED)})")
+        say(
+            "the kinds on the API server are newer than this: upgrade the controllers "
+            f"({join_parts(newer, most=NAMED)})"
+        )
     keys = SecretKeys(store, namespace)
     await _take_keys(store, keys, directory)
     sections = await with_remembered_slots(store, sections)
-    key = await admission_key(store, namespace, SystemIds().token())
+    key = await admission_key(store, namespace, SystemIds().new_token())
     reviews = AdmissionReviews(store, SystemClock(), namespace)
     async with AsyncExitStack() as closing, OrderedTaskGroup() as group:
         following = group.create_task(_follow_incarnation(store, keys), name="incarnation")
@@ -185,17 +188,17 @@ async def _run(
 async def _run_on_zookeeper(
     store: ZooKeeperStore, directory: Path, sections: Mapping[str, Any], file: Path | None
 ) -> ExitCode | None:
-    from outlive.base import garbage
+    from outlive.base import limit_collections
     from outlive.cli.node import replace_process
     from outlive.drivers.zookeeper import ZnodeKeys
-    from outlive.roles.settings import role_settings
-    from outlive.store.zookeeper.tree_move import TreeMover
+    from outlive.roles import role_settings
+    from outlive.store.zookeeper import TreeMover
 
-    garbage.spare()
+    limit_collections()
     stopped = stop_signal()
     mover = TreeMover(store.client, by=f"{os.uname().nodename}-{os.getpid()}", clock=SystemClock())
     await mover.run()  # what another one has left: nobody may write before that is finished
-    await store.layout()
+    await store.get_layout()
     keys = ZnodeKeys(store, SystemClock())
     await _take_keys(store, keys, directory)
     sections = await with_remembered_slots(store, sections)
@@ -237,11 +240,9 @@ async def _take_keys(store: KubernetesStore | ZooKeeperStore, keys: SharedKeys, 
     ``Refused`` where the cluster has had keys, and they are gone: others would open no secret, and no host would
     believe them; or somebody has deleted them so that no controller begins here again.
     """
-    from outlive.api.lifetimes import StateToken
-    from outlive.api.tls import AUTHORITY_KEY_FILE, ServerTls
-    from outlive.drivers.secrets import KEY_FILE, ClusterKey
-    from outlive.resources import Cluster
-    from outlive.resources.cluster import CLUSTER
+    from outlive.api import AUTHORITY_KEY_FILE, ServerTls, StateToken
+    from outlive.drivers import KEY_FILE, ClusterKey
+    from outlive.resources import CLUSTER, Cluster
     from outlive.store import read
 
     files = (AUTHORITY_FILE, AUTHORITY_KEY_FILE, KEY_FILE, TOKEN_FILE)
@@ -256,7 +257,7 @@ async def _take_keys(store: KubernetesStore | ZooKeeperStore, keys: SharedKeys, 
     StateToken(directory / TOKEN_FILE, clock=clock, ids=SystemIds())
     ServerTls(directory, (), clock)
     ClusterKey.ensure(directory / KEY_FILE)
-    await keys.share(directory, files, SystemIds().uuid())
+    await keys.share(directory, files, SystemIds().new_uuid())
     store.become(await keys.read_incarnation())
 
 
@@ -265,41 +266,43 @@ async def _renew_token(keys: SharedKeys, token: StateToken) -> bool:
 
     Errors of the store. Of two servers that renew it together the second one takes that of the first at its next look.
     """
-    from outlive.api.lifetimes import is_renewal_due
+    from outlive.api import is_renewal_due
 
     clock = SystemClock()
     found = await keys.read_token(TOKEN_FILE)
     if not is_renewal_due(found.issued, clock):
         return token.replace(found.secret, found.issued)
-    secret, now = SystemIds().token(), as_datetime(clock.now())
+    secret, now = SystemIds().new_token(), as_datetime(clock.now())
     await keys.replace_token(TOKEN_FILE, found, secret, now)
     return token.replace(secret, now)
 
 
 async def _follow_incarnation(store: KubernetesStore | ZooKeeperStore, keys: SharedKeys) -> None:
     """Notice when somebody says that the store was restored. Until cancelled."""
-    while True:
-        await SystemClock().sleep(INCARNATION_S)
-        try:
-            store.become(await keys.read_incarnation())
-        except OutliveError as error:
-            _log.warning("controller.incarnation_not_read", error=str(error))
+    from outlive.runtime import Periodic, log_errors
+
+    async def read() -> None:
+        store.become(await keys.read_incarnation())
+
+    failed = log_errors(_log, "controller.incarnation_not_read")
+    await Periodic(read, INCARNATION_S, clock=SystemClock(), wait_first=True, failed=failed).run()
 
 
 async def _follow_kinds(store: KubernetesStore) -> None:
     """Notice when the kinds are replaced by those of an older version, or are gone. Until cancelled."""
-    from outlive.store.kubernetes.served import CRDS_PATH, check_kinds_served
+    from outlive.runtime import Periodic, log_errors
+    from outlive.store.kubernetes import CRDS_PATH, check_kinds_served
 
-    while True:
-        await SystemClock().sleep(KINDS_S)
+    async def check() -> None:
         try:
             await check_kinds_served(store)
         except Refused as error:
-            store.troubles.failed("CHECK", CRDS_PATH, error)
-        except OutliveError as error:
-            _log.warning("controller.kinds_not_read", error=str(error))
+            store.troubles.note_failure("CHECK", CRDS_PATH, error)
         else:
-            store.troubles.succeeded("CHECK", CRDS_PATH)
+            store.troubles.note_success("CHECK", CRDS_PATH)
+
+    failed = log_errors(_log, "controller.kinds_not_read")
+    await Periodic(check, KINDS_S, clock=SystemClock(), wait_first=True, failed=failed).run()
 
 
 async def admission(
@@ -321,8 +324,8 @@ async def admission(
     For daemons and people that write to the API server directly: outlive admission | kubectl apply -f -. Its reader
     can ask which writes are allowed, and nothing else.
     """
-    from outlive.api.admission_review import webhook_manifest
-    from outlive.drivers.kubernetes.shared_keys import admission_key, read_authority
+    from outlive.api import webhook_manifest
+    from outlive.drivers.kubernetes import admission_key, read_authority
     from outlive.store.kubernetes import KubernetesStore, cluster_access
 
     if url and not url.startswith("https://"):
@@ -337,8 +340,8 @@ async def admission(
     finally:
         await store.close()
     if pods:
-        from outlive.api.pod_review import pods_webhook_manifest
-        from outlive.drivers.kubernetes.pod_cluster import read_identities
+        from outlive.api import pods_webhook_manifest
+        from outlive.drivers.kubernetes import read_identities
 
         known = read_identities(identities)
         write(yaml_text(pods_webhook_manifest(authority, key, known, namespace=namespace, url=url)))
@@ -361,8 +364,8 @@ async def restored(
     zookeeper: ZooKeeperFile = "",
     yes: Yes = False,
 ) -> None:
-    """Say that the data of etcd or ZooKeeper was put back: the cluster is paused until its hosts have registered."""
-    from outlive.drivers.kubernetes.shared_keys import SecretKeys
+    """Announce that the data of etcd or ZooKeeper was restored: the cluster pauses until its hosts have registered."""
+    from outlive.drivers.kubernetes import SecretKeys
     from outlive.drivers.zookeeper import ZnodeKeys
 
     keys: SharedKeys
@@ -376,7 +379,7 @@ async def restored(
     try:
         before = await keys.read_incarnation()
         ask("Nothing is started, moved or recovered until all hosts have registered what they run. Go on?", yes)
-        now = SystemIds().uuid()
+        now = SystemIds().new_uuid()
         await keys.write_incarnation(now)
     finally:
         await opened.close()

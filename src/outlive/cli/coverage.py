@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from outlive.base.phrases import listing
-from outlive.cli.output import cut_table, table
+from outlive.base import join_parts
+from outlive.cli.output import cut_table, make_table
 from outlive.cli.values import gib_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from outlive.cli.vm_names import VmColumns
-    from outlive.failover.analysis.costs import CostResult, PlanCost
-    from outlive.failover.analysis.coverage import Bound, CoverageResult, Reserved
+    from outlive.failover.analysis import Bound, CostResult, CoverageResult, PlanCost, Reserved
 
 UNCOVERED_SHOWN = 10
 """VMs without their slots that are named in a table; JSON names all."""
@@ -44,45 +44,38 @@ def coverage_document(result: CoverageResult) -> dict[str, Any]:
 
 def coverage_lines(result: CoverageResult, named: VmColumns, *, wide: bool = False, unit: str = "host") -> list[Any]:
     """The same for people; the wide form names every VM, and says why in full. ``unit``: what tolerance counts."""
-    from outlive.failover.analysis.questions import tolerance_sentence
+    from outlive.failover.analysis import tolerance_sentence
 
+    reasons = Counter(one.reason for one in result.uncovered)
     rows = [
         ("VMs", result.vms),
         ("need slots", result.required),
         ("covered", f"{result.covered}{'' if result.covered == result.required else ' (not all)'}"),
-        *((f"  {reason}", f"{count} VMs") for reason, count in _reasons(result).items()),
+        *((f"  {one}", f"{count} VMs") for one, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
         ("slots", f"{result.slots} (any plan needs at least {result.bound.slots})"),
-        ("reserved", f"{_amounts(result.reserved)} (at least {_amounts(result.bound)})"),
+        ("reserved", f"{_format_amounts(result.reserved)} (at least {_format_amounts(result.bound)})"),
         ("tolerance", tolerance_sentence(result.tolerance, unit, required=result.required)),
         *(
-            [("out of protection", listing([named.text(vm) for vm in result.unprotected], most=NAMED))]
+            [("out of protection", join_parts([named.display_name(vm) for vm in result.unprotected], most=NAMED))]
             if result.unprotected
             else []
         ),
         *((f"also need {name}", f"{count} VMs; no slot holds it") for name, count in result.also_needs.items()),
     ]
-    columns = (*named.titles(), "Reason", *(("Why",) if wide else ()), "Remedy")
+    columns = (*named.column_titles(), "Reason", *(("Why",) if wide else ()), "Remedy")
     uncovered = [
         (
-            *named.cells(one.vm),
+            *named.name_cells(one.vm),
             one.reason,
-            *(named.sentence(text, one.vm) for text in (*((one.message,) if wide else ()), one.remedy)),
+            *(named.replace_ids(text, one.vm) for text in (*((one.message,) if wide else ()), one.remedy)),
         )
         for one in result.uncovered
     ]
-    return [table(("", ""), rows), *cut_table(columns, uncovered, None if wide else UNCOVERED_SHOWN, advice=True)]
+    return [make_table(("", ""), rows), *cut_table(columns, uncovered, None if wide else UNCOVERED_SHOWN, advice=True)]
 
 
-def _amounts(of: Reserved | Bound) -> str:
+def _format_amounts(of: Reserved | Bound) -> str:
     return f"{of.cpu_milli / 1000:,.0f} cores, {gib_text(of.memory_bytes / 2**30)} GiB"
-
-
-def _reasons(result: CoverageResult) -> dict[str, int]:
-    """Reason → VMs without their slots, most first."""
-    counts: dict[str, int] = {}
-    for one in result.uncovered:
-        counts[one.reason] = counts.get(one.reason, 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 # Costs.
@@ -104,7 +97,7 @@ def level_costs_lines(costs: Sequence[PlanCost], vms: int) -> list[Any]:
         for one in costs
     ]
     columns = ("Slots of every VM", "VMs covered", "Slots in all", "Cores", "GiB")
-    return ["", "What each level costs, planned from nothing:", table(columns, rows, numbers=columns)]
+    return ["", "What each level costs, planned from nothing:", make_table(columns, rows, numbers=columns)]
 
 
 NO_LEVEL = "(none)"
@@ -121,25 +114,26 @@ def levels_lines(result: CostResult, unknown: Mapping[str, str], *, wide: bool) 
     lines: list[Any] = []
     if wide or any(one.level for one in result.levels):
         columns = ("Level", "Priority", "VMs", "Need slots", "Covered", "Tolerance", "Slots", *_SHARE)
-        lines += ["", table(columns, [_level(one) for one in result.levels])]
+        shown = []
+        for one in result.levels:
+            tolerance = "" if one.tolerance is None else one.tolerance
+            figures = (one.vms, one.required, one.covered, tolerance, one.slots)
+            shown.append((one.level or NO_LEVEL, one.priority, *figures, *_share_cells(one)))
+        lines += ["", make_table(columns, shown)]
     if unknown:
         names = ", ".join(sorted(set(unknown.values()))[:UNKNOWN_SHOWN])
         lines.append(f"{len(unknown)} VMs name a level that there is not ({names}); they count as naming none")
     if wide:
-        rows = [(one.flavor, one.vms, one.required, one.covered, one.slots, *_share(one)) for one in result.flavors]
-        lines += ["", table(("Flavor", "VMs", "Need slots", "Covered", "Slots", *_SHARE), rows)]
+        rows = [
+            (one.flavor, one.vms, one.required, one.covered, one.slots, *_share_cells(one)) for one in result.flavors
+        ]
+        lines += ["", make_table(("Flavor", "VMs", "Need slots", "Covered", "Slots", *_SHARE), rows)]
     return lines
 
 
 _SHARE = ("Cores", "GiB", "GiB per protected GiB")
 
 
-def _level(one: Any) -> tuple[Any, ...]:
-    tolerance = "" if one.tolerance is None else one.tolerance
-    figures = (one.vms, one.required, one.covered, tolerance, one.slots)
-    return (one.level or NO_LEVEL, one.priority, *figures, *_share(one))
-
-
-def _share(one: Any) -> tuple[str, str, str]:
+def _share_cells(one: Any) -> tuple[str, str, str]:
     each = "" if one.per_protected_byte is None else f"{one.per_protected_byte:.2f}"
     return f"{one.cpu_milli / 1000:,.1f}", f"{one.memory_bytes / 2**30:,.1f}", each

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from outlive.base.errors import ExitCode, Usage
+from outlive.base import ExitCode, Usage
 from outlive.cli.access import WriteAccess
-from outlive.cli.commands import command, group
-from outlive.cli.output import Report, json_text, table, write
+from outlive.cli.commands import command, make_group
+from outlive.cli.output import Report, json_text, make_table, write
 from outlive.cli.settings import all_sections, config_file, host_sections, load, served_sections
-from outlive.drivers.files import read_input
+from outlive.drivers import read_input
 
 if TYPE_CHECKING:
-    from outlive.runtime.decisions import DecisionTable
+    from outlive.runtime import DecisionTable
 
 
 def decide(
@@ -36,14 +36,14 @@ def decide(
     """
     table = decision_table()
     if listed:
-        write("".join(f"{each}\n" for each in table.names()))
+        write("".join(f"{each}\n" for each in table.list_names()))
         return None
     if schema is not None:
-        write(json_text(table.schema(schema)))
+        write(json_text(table.build_schema(schema)))
         return None
     if name is None:
         raise Usage("which decision?", remedy="outlive decide --list shows all")
-    from outlive.runtime.decisions import is_error
+    from outlive.runtime import is_error
 
     table.get(name)
     answer = table.decide_json(name, read_input(file))
@@ -55,14 +55,14 @@ def decide(
 def decision_table() -> DecisionTable:
     """The decisions of every part."""
     from outlive.commitments import decisions as commitments
-    from outlive.drivers.commands import COMMAND_RESULT
+    from outlive.drivers import COMMAND_RESULT
     from outlive.failover import decisions as failover
     from outlive.network import decisions as network
     from outlive.node import decisions as node
     from outlive.placement import decisions as placement
     from outlive.recovery import plan as recovery
+    from outlive.runtime import DecisionTable
     from outlive.runtime import schema_decisions as schema
-    from outlive.runtime.decisions import DecisionTable
     from outlive.storage import decisions as storage
 
     return DecisionTable(
@@ -81,7 +81,7 @@ def decision_table() -> DecisionTable:
     )
 
 
-config = group("Show the effective settings, or the reference of all settings.")
+config = make_group("Show the effective settings, or the reference of all settings.")
 
 Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of outlive.yaml.")]
 HIDDEN = "(hidden)"
@@ -91,8 +91,7 @@ _IN_QUERY = re.compile(r"([?&]password=)[^&]*", re.IGNORECASE)
 @command(config, "show")
 async def show(access: WriteAccess, output: Report, file: Config = None) -> None:
     """The settings that outlive up would start with here, with defaults filled in; of --server, by which it plans."""
-    from outlive.roles.settings import role_settings
-    from outlive.runtime.units import encode_unit
+    from outlive.runtime import encode_unit
 
     if file is None and access.server:
         async with access.open() as store:
@@ -101,32 +100,51 @@ async def show(access: WriteAccess, output: Report, file: Config = None) -> None
         output.show(served, lambda: _settings_lines(head, served))
         return
     file = config_file(file, access.directory)
-    sections = load(file)
-    settings = role_settings(sections)
-    shown: dict[str, Any] = {**sections, "failover": settings.failover, "scheduler": settings.scheduler}
-    document = {name: msgspec.to_builtins(section, enc_hook=encode_unit) for name, section in shown.items()}
-    _hide_secrets(document["failoverUpkeep"])
+    sections = _load_effective(file)
+    document = {name: msgspec.to_builtins(section, enc_hook=encode_unit) for name, section in sections.items()}
+    upkeep = document["failoverUpkeep"]
+    upkeep["databaseUrl"] = _without_password(upkeep["databaseUrl"])
+    upkeep["dataSources"] = {name: _without_password(address) for name, address in upkeep["dataSources"].items()}
+    upkeep["schedulerToken"] = HIDDEN if upkeep["schedulerToken"] else ""
     output.show(document, lambda: _settings_lines(f"from {file}" if file else "defaults and environment", document))
 
 
+def _load_effective(file: Path | None) -> dict[str, Any]:
+    """All sections, with what failover and the scheduler take where nothing is given."""
+    from outlive.roles import role_settings
+
+    sections = load(file)
+    settings = role_settings(sections)
+    return {**sections, "failover": settings.failover, "scheduler": settings.scheduler}
+
+
 def _settings_lines(head: str, document: Mapping[str, Mapping[str, Any]]) -> list[Any]:
-    rows = [(f"{name}.{key}", _text(value)) for name, section in document.items() for key, value in section.items()]
-    return [head, table(("key", "value"), rows)]
+    rows = [
+        (f"{name}.{key}", _format_value(value)) for name, section in document.items() for key, value in section.items()
+    ]
+    return [head, make_table(("key", "value"), rows)]
 
 
 @command(config, "reference")
-def reference() -> None:
+def print_reference() -> None:
     """The reference of all settings, as Markdown."""
-    from outlive.runtime.config import reference_page
+    from outlive.runtime import reference_page
 
     write(reference_page(all_sections(), host_sections()))
 
 
-def _hide_secrets(upkeep: dict[str, Any]) -> None:
-    """Take out what ``SECRET_KEYS`` hold: passwords in addresses, and tokens."""
-    upkeep["databaseUrl"] = _without_password(upkeep["databaseUrl"])
-    upkeep["dataSources"] = {name: _without_password(address) for name, address in upkeep["dataSources"].items()}
-    upkeep["schedulerToken"] = HIDDEN if upkeep["schedulerToken"] else ""
+@command(config, "timings")
+async def show_timings(access: WriteAccess, output: Report, file: Config = None) -> None:
+    """All intervals and limits of time: fixed ones, those of profiles, and settings as config show has them."""
+    from outlive.cli.timings import list_timings, timing_rows
+
+    hosts = {name: section() for name, section in host_sections().items()}
+    timings = list_timings(_load_effective(config_file(file, access.directory)), hosts)
+    document = [
+        {"topic": one.topic, "name": one.name, "seconds": one.seconds, "kind": one.kind, "meaning": one.meaning}
+        for one in timings
+    ]
+    output.show(document, lambda: [make_table(("topic", "name", "value", "kind", "meaning"), timing_rows(timings))])
 
 
 def _without_password(address: str) -> str:
@@ -137,7 +155,7 @@ def _without_password(address: str) -> str:
     return f"{scheme}{separator}{user.partition(':')[0]}{':' + HIDDEN if ':' in user else ''}@{host}"
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value == "":
         return ""
     if isinstance(value, dict | list | tuple):

@@ -13,7 +13,7 @@ import traceback
 
 import typer
 
-from outlive.base.errors import ExitCode, OutliveError, leaves
+from outlive.base import ExitCode, OutliveError, leaf_errors
 
 ISSUES = "run it again with --debug and report what it prints"
 
@@ -33,59 +33,53 @@ def report(error: BaseException, debug: bool) -> int:
         return error.code if isinstance(error.code, int) else int(ExitCode.YES if error.code is None else ExitCode.NO)
     if debug:
         traceback.print_exception(error, file=sys.stderr)
-    known = _known(error)
-    code, lines = _explained(known)
+    # of a group or a chain the first error of ours, else the error itself
+    leaves = list(leaf_errors(error))
+    found = next((leaf for leaf in leaves if isinstance(leaf, OutliveError | KeyboardInterrupt)), leaves[0])
+    code: int
+    if isinstance(found, OutliveError):
+        code, lines = found.exit_code, _error_lines(found)
+    elif isinstance(found, KeyboardInterrupt | typer.Abort):
+        code, lines = ExitCode.INTERRUPTED, []
+    elif hasattr(found, "format_message") and hasattr(found, "exit_code"):
+        code, lines = _explain_usage(found)
+    elif isinstance(found, OSError):
+        code, lines = _explain_system(found)
+    else:
+        what = to_one_line(f"{type(found).__name__}: {found}")
+        code, lines = ExitCode.UNAVAILABLE, [f"outlive: internal error: {what} ({ISSUES})"]
     for line in lines:
         print(line, file=sys.stderr)
     return int(code)
 
 
-def one_line(text: str) -> str:
+def to_one_line(text: str) -> str:
     """The text without line breaks and control characters."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
-def _known(error: BaseException) -> BaseException:
-    """The error that a group or a chain is about: the first one of ours, else the error itself."""
-    ours = (leaf for leaf in leaves(error) if isinstance(leaf, OutliveError | KeyboardInterrupt))
-    return next(ours, None) or next(leaves(error))
-
-
-def _explained(error: BaseException) -> tuple[int, list[str]]:
-    if isinstance(error, OutliveError):
-        return error.exit_code, _lines(error)
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return ExitCode.INTERRUPTED, []
-    if hasattr(error, "format_message") and hasattr(error, "exit_code"):
-        return _usage(error)
-    if isinstance(error, OSError):
-        return _system(error)
-    what = one_line(f"{type(error).__name__}: {error}")
-    return ExitCode.UNAVAILABLE, [f"outlive: internal error: {what} ({ISSUES})"]
-
-
-def _lines(error: OutliveError) -> list[str]:
+def _error_lines(error: OutliveError) -> list[str]:
     problems = getattr(error, "problems", None)
     if not problems:
-        return [one_line(f"outlive: {error}")]
-    lines = [one_line(f"outlive: {problem}") for problem in problems]
+        return [to_one_line(f"outlive: {error}")]
+    lines = [to_one_line(f"outlive: {problem}") for problem in problems]
     more = error.total - len(problems) if hasattr(error, "total") else 0
     return [*lines, f"outlive: and {more} more problems"] if more else lines
 
 
-def _usage(error: BaseException) -> tuple[int, list[str]]:
+def _explain_usage(error: BaseException) -> tuple[int, list[str]]:
     """What the parser of the command line says, on one line."""
     if type(error).__name__ == "NoArgsIsHelpError":
         print(str(getattr(error, "message", "")))
         return ExitCode.USAGE, []
-    message = one_line(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+    message = to_one_line(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "outlive"
     return ExitCode.USAGE, [f"{command}: {message} (see {command} --help)"]
 
 
-def _system(error: OSError) -> tuple[int, list[str]]:
-    what = one_line(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+def _explain_system(error: OSError) -> tuple[int, list[str]]:
+    what = to_one_line(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             return ExitCode.UNAVAILABLE, [f"outlive: {what} (free some space and repeat)"]

@@ -7,46 +7,44 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from outlive.base.errors import ExitCode, Refused, Usage
-from outlive.base.ids import SystemIds
+from outlive.base import ExitCode, Refused, SystemIds, Usage
 from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import Vms
-from outlive.cli.commands import command, group
-from outlive.cli.output import Output, Report, cut_table, progress, write
-from outlive.cli.snapshot import Config, look
-from outlive.cli.values import words
+from outlive.cli.commands import command, make_group
+from outlive.cli.output import Output, Report, cut_table, show_progress, write
+from outlive.cli.snapshot import Config, take_snapshot
+from outlive.cli.values import split_words
 
 if TYPE_CHECKING:
-    from outlive.recovery.groups import GroupView
+    pass
 
 NO_RULE: Final = "none"
 """Written for a policy, the VMs are in the group no more."""
 
-app = group("Groups of VMs that are to be together or apart: which there are, their rules, and the move of all of one.")
+app = make_group(
+    "Groups of VMs that are to be together or apart: which there are, their rules, and the move of all of one."
+)
 
 
 @command(app, "list")
 async def list_groups(access: Access, output: Output) -> None:
     """All groups: policy, VMs, hosts, and of affinity groups whether they are together."""
-    from outlive.recovery.groups import groups_in
+    from outlive.recovery import groups_in
     from outlive.resources import VirtualMachine
     from outlive.store import list_all
 
     async with access.open() as store:
         found = groups_in([vm async for vm in list_all(store, VirtualMachine)])
     columns = ("Group", "Policy", "Together", "VMs", "Hosts")
+    shown = {True: "yes", False: "no", None: ""}
+    rows = [
+        (one.group, one.policy, shown[one.together], str(len(one.members)), ", ".join(one.hosts) or "none")
+        for one in found
+    ]
     output.show(
         msgspec.to_builtins(found),
-        lambda: cut_table(columns, _rows(found)) if found else ["no VM is in a group: see outlive group set --help"],
+        lambda: cut_table(columns, rows) if rows else ["no VM is in a group: see outlive group set --help"],
     )
-
-
-def _rows(groups: tuple[GroupView, ...]) -> list[tuple[str, ...]]:
-    shown = {True: "yes", False: "no", None: ""}
-    return [
-        (one.group, one.policy, shown[one.together], str(len(one.members)), ", ".join(one.hosts) or "none")
-        for one in groups
-    ]
 
 
 @command(app, "set")
@@ -64,32 +62,33 @@ async def set_policy(
     """
     from msgspec.structs import replace
 
-    from outlive.cli.objects import checked
-    from outlive.node.vm.operator import called, change_vm
-    from outlive.resources import VirtualMachine
-    from outlive.resources.policies import POLICIES, with_rule
-    from outlive.store.naming import find_vm
+    from outlive.cli.objects import check_resource
+    from outlive.node.vm import change_vm, display_name_of
+    from outlive.resources import POLICIES, VirtualMachine, with_rule
+    from outlive.store import find_vm
 
     if policy not in (*POLICIES, NO_RULE):
         known = ", ".join((*POLICIES, NO_RULE))
         raise Usage(f"{policy[:40]!r} is no policy", place="POLICY", remedy=f"write one of {known}")
 
-    def changed(vm: VirtualMachine) -> VirtualMachine:
+    def set_rule(vm: VirtualMachine) -> VirtualMachine:
         if vm.spec.server_group == name:
-            raise Refused(f"group {name} of {called(vm)} comes from where the VM does", remedy="change it there")
+            raise Refused(
+                f"group {name} of {display_name_of(vm)} comes from where the VM does", remedy="change it there"
+            )
         rules = with_rule(vm.spec.affinity, name, POLICIES.get(policy))
-        after = checked(replace(vm, spec=replace(vm.spec, affinity=rules)))
+        after = check_resource(replace(vm, spec=replace(vm.spec, affinity=rules)))
         assert isinstance(after, VirtualMachine), "it is of the same kind"
         return after
 
     async with access.open(write=True) as store:
-        found = [await find_vm(store, vm) for vm in words(*vms)]
+        found = [await find_vm(store, vm) for vm in split_words(*vms)]
         for vm in found:
-            changed(vm)
+            set_rule(vm)
         for vm in found:
-            after = await change_vm(store, access.clock, vm, changed)
+            after = await change_vm(store, access.clock, vm, set_rule)
             outcome = "unchanged" if after.spec == vm.spec else f"{policy} in group {name}"
-            write(f"{called(vm)}: {outcome if policy != NO_RULE else f'not in group {name}'}\n")
+            write(f"{display_name_of(vm)}: {outcome if policy != NO_RULE else f'not in group {name}'}\n")
 
 
 @command(app)
@@ -108,31 +107,28 @@ async def move(
     They move one after the other, live or not at all, and a VM that is down goes along. If one does not move those
     before it are brought back, and the exit code is 1.
     """
-    from outlive.node.operator import check_request
-    from outlive.recovery.balance import move_together, rests
-    from outlive.recovery.groups import group_moves
-    from outlive.resources import Cluster, VirtualMachine
-    from outlive.resources.cluster import CLUSTER
-    from outlive.store import list_all
-    from outlive.store.access import read
+    from outlive.node import check_request
+    from outlive.recovery import group_moves, move_together, resting_reason
+    from outlive.resources import CLUSTER, Cluster, VirtualMachine
+    from outlive.store import list_all, read
 
     async with access.open(write=not dry_run) as store:
         await check_request(store, access.clock, name, "move", host)
-        if waits := rests(await read(store, Cluster, CLUSTER), access.clock.now()):
+        if waits := resting_reason(await read(store, Cluster, CLUSTER), access.clock.now()):
             raise Refused(f"no group is moved now: {waits}", remedy="repeat it once that is over")
-        gathered = await look(access, store, config, None)
+        gathered = await take_snapshot(access, store, config, None)
         vms = {vm.name: vm async for vm in list_all(store, VirtualMachine)}
         moves = group_moves(gathered, vms, name, host)
         stayed = ""
         if moves and not dry_run:
-            with progress(f"moving {len(moves)} VMs to {host}"):
+            with show_progress(f"moving {len(moves)} VMs to {host}"):
                 stayed = await move_together(store, access.clock, SystemIds(), moves)
     document = {"group": name, "host": host, "moves": msgspec.to_builtins(moves), "stayed": stayed}
-    output.show(document, lambda: [_outcome(name, host, [one.vm for one in moves], stayed, dry_run=dry_run)])
+    output.show(document, lambda: [_describe_outcome(name, host, [one.vm for one in moves], stayed, dry_run=dry_run)])
     return ExitCode.NO if stayed else None
 
 
-def _outcome(group: str, host: str, vms: list[str], stayed: str, *, dry_run: bool) -> str:
+def _describe_outcome(group: str, host: str, vms: list[str], stayed: str, *, dry_run: bool) -> str:
     """What came of a move, in a line."""
     if not vms:
         return f"nothing of group {group} is to be moved to {host}"

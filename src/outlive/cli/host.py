@@ -7,37 +7,45 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
-from outlive.base.errors import ExitCode, NotFound, Unavailable, Usage
-from outlive.base.ids import SystemIds
-from outlive.base.natural import natural_key
-from outlive.base.phrases import listing, visible
+from outlive.base import ExitCode, NotFound, SystemIds, Unavailable, Usage, escape_controls, join_parts, natural_key
 from outlive.cli import host_functions, operator
 from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import Hosts, MaybeHost, OneHost, Wait, Yes, host_names
-from outlive.cli.commands import command, group
+from outlive.cli.commands import command, make_group
 from outlive.cli.liveness import read_liveness
-from outlive.cli.output import Follow, Lines, Output, cell_text, follow, table, write
+from outlive.cli.output import Follow, Lines, Output, cell_text, follow, make_table, write
 from outlive.cli.questions import ask
-from outlive.cli.values import words
-from outlive.node.fencing.policy import DAEMON_CONDITION
-from outlive.node.host_log import lines_since
-from outlive.node.interventions import DEFAULT, SHUTDOWN_POLICIES, set_mode, set_shutdown_policy, trust_proofs
-from outlive.node.liveness import HostLife, HostLiveness
-from outlive.node.primary_elector import ROLE
-from outlive.node.primary_requests import describe_handover, primary_is_settled, request_primary, role_of
-from outlive.recovery.deaths import release_host
+from outlive.cli.values import split_words
+from outlive.node import (
+    DEFAULT,
+    ROLE,
+    SHUTDOWN_POLICIES,
+    HostLife,
+    HostLiveness,
+    describe_handover,
+    lines_since,
+    primary_is_settled,
+    request_primary,
+    role_of,
+    set_mode,
+    set_shutdown_policy,
+    trust_proofs,
+)
+from outlive.node.fencing import DAEMON_CONDITION
+from outlive.recovery import release_host
 from outlive.resources import (
+    ZONE_LABEL,
     Amounts,
     Election,
     ElectionRecord,
     Fault,
     HostLog,
+    HostUsage,
     Hypervisor,
     HypervisorUsage,
     Resource,
+    find_condition,
 )
-from outlive.resources.hosts import HostUsage
-from outlive.resources.meta import ZONE_LABEL, condition
 from outlive.store import Store, list_all, read
 
 WAIT_S = 60.0
@@ -46,7 +54,7 @@ LOOK_S = 0.2
 MEBIBYTE: Final = 1 << 20
 R = TypeVar("R", bound=Resource)
 
-app = group("Hosts, and the role of the primary coordinator.")
+app = make_group("Hosts, and the role of the primary coordinator.")
 
 SAME_AS: Final = {"drain": "drain", "ready": "ready", "arm": "arm", "disarm": "disarm", "fence": "fence host"}
 """Commands of hosts → the same command as it also is without ``host``, where the reference describes it."""
@@ -63,22 +71,9 @@ async def list_hosts(access: Access, output: Output) -> None:
     async with access.open() as store:
         hosts = sorted([one async for one in list_all(store, Hypervisor)], key=lambda host: natural_key(host.name))
         life = await read_liveness(store, access)
-        usages = await _by_name(store, HypervisorUsage)
-        record = await _election(store)
-    documents = [_facts(host, life.host(host.name), usages.get(host.name), record) for host in hosts]
-    output.show(documents, lambda: [_listing(documents, wide=output.wide)])
-
-
-async def _by_name(store: Store, kind: type[R]) -> dict[str, R]:
-    return {one.name: one async for one in list_all(store, kind)}
-
-
-async def _election(store: Store) -> ElectionRecord:
-    election = await read(store, Election, ROLE)
-    return election.record if election is not None else ElectionRecord()
-
-
-def _listing(documents: list[dict[str, Any]], *, wide: bool) -> Any:
+        usages = {one.name: one async for one in list_all(store, HypervisorUsage)}
+        record = await _read_election(store)
+    documents = [_host_facts(host, life.liveness_of_host(host.name), usages.get(host.name), record) for host in hosts]
     columns = ["Name", "State", "Role", "Takes VMs", "VMs", "vCPUs", "Memory (MiB)", "Provisioned", "Load"]
     rows = [
         [
@@ -87,23 +82,28 @@ def _listing(documents: list[dict[str, Any]], *, wide: bool) -> Any:
             one["role"],
             one["takesVms"],
             one["vms"],
-            _of(one["vcpus"]),
-            _of(one["memoryMib"]),
-            _provisioned(one["memoryMib"]),
+            _format_allocated(one["vcpus"]),
+            _format_allocated(one["memoryMib"]),
+            _format_provisioned(one["memoryMib"]),
             one["load"],
-            *((one["version"], one["kernel"], one["os"]) if wide else ()),
+            *((one["version"], one["kernel"], one["os"]) if output.wide else ()),
         ]
         for one in documents
     ]
-    more = ["Version", "Kernel", "System"] if wide else []
-    return table([*columns, *more], rows, numbers=["VMs", "vCPUs", "Memory (MiB)", "Provisioned", "Load"])
+    more = ["Version", "Kernel", "System"] if output.wide else []
+    output.show(documents, lambda: [make_table([*columns, *more], rows, numbers=columns[4:])])
 
 
-def _of(amounts: dict[str, Any]) -> str:
+async def _read_election(store: Store) -> ElectionRecord:
+    election = await read(store, Election, ROLE)
+    return election.record if election is not None else ElectionRecord()
+
+
+def _format_allocated(amounts: dict[str, Any]) -> str:
     return f"{cell_text(amounts['allocated'])} of {cell_text(amounts['total'])}"
 
 
-def _provisioned(memory: dict[str, Any]) -> str:
+def _format_provisioned(memory: dict[str, Any]) -> str:
     too_much = " (more than it has)" if memory["overProvisioned"] else ""
     return f"{cell_text(memory['provisioned'])}{too_much}"
 
@@ -114,11 +114,11 @@ async def info(access: Access, output: Output, host: OneHost) -> None:
     async with access.open() as store:
         found = await store.get(Hypervisor, host)
         life, usage = await read_liveness(store, access), await read(store, HypervisorUsage, host)
-        facts = _facts(found, life.host(host), usage, await _election(store))
+        facts = _host_facts(found, life.liveness_of_host(host), usage, await _read_election(store))
         faults = [one async for one in list_all(store, Fault) if one.subject.name == host and not one.ended]
     document = {**facts, "faults": [one.message for one in faults]}
-    rows = [(_TITLES.get(key, key.capitalize()), _cell(key, value)) for key, value in document.items()]
-    output.show(document, lambda: [table(("", ""), rows)])
+    rows = [(_TITLES.get(key, key.capitalize()), _format_cell(key, value)) for key, value in document.items()]
+    output.show(document, lambda: [make_table(("", ""), rows)])
 
 
 _TITLES: Final = {
@@ -131,44 +131,48 @@ _TITLES: Final = {
 }
 
 
-def _cell(key: str, value: Any) -> str:
+def _format_cell(key: str, value: Any) -> str:
     if key == "memoryMib":
         used = f", {cell_text(value['used'])} in use" if value["used"] is not None else ""
-        return f"{_of(value)} allocated, {_provisioned(value)} provisioned{used}"
+        return f"{_format_allocated(value)} allocated, {_format_provisioned(value)} provisioned{used}"
     if key == "vcpus":
-        return f"{_of(value)} allocated"
+        return f"{_format_allocated(value)} allocated"
     if isinstance(value, dict):
         return ", ".join(f"{name} {cell_text(one)}" for name, one in value.items())
     return "; ".join(value) if isinstance(value, list) else cell_text(value)
 
 
-def _facts(
+def _host_facts(
     host: Hypervisor, life: HostLiveness, published: HypervisorUsage | None, record: ElectionRecord
 ) -> dict[str, Any]:
     """What is shown of a host; memory in MiB."""
     status, usage = host.status, published.usage if published is not None else HostUsage()
     has, taken = host.effective_capacity() or Amounts(), status.allocation or Amounts()
-    ready = condition(status.conditions, DAEMON_CONDITION)
-    total, provisioned = _mib(has.memory_bytes), _mib(max(taken.memory_bytes, usage.provisioned.memory_bytes))
+    ready = find_condition(status.conditions, DAEMON_CONDITION)
+    total, provisioned = _to_mib(has.memory_bytes), _to_mib(max(taken.memory_bytes, usage.provisioned.memory_bytes))
     ours = host.spec.management == "node"
+    is_alive = life.state is HostLife.ALIVE or not life.watched
+    takes_vms = "yes" if is_alive else f"no: it is {life.text}"
+    if why := host.closed_reason():
+        takes_vms = f"no: it {why}"
     return {
         "name": host.name,
         "state": life.text,
         "reason": ready.message if ready is not None else "",
         "management": host.spec.management,
         "role": role_of(host.name, host.spec.mode, record) if ours else "",
-        "takesVms": _takes_vms(host, life),
+        "takesVms": takes_vms,
         "vms": status.num_instances,
         "vcpus": {"allocated": taken.cpu_milli / 1000, "total": has.cpu_milli / 1000},
         "memoryMib": {
-            "allocated": _mib(taken.memory_bytes),
+            "allocated": _to_mib(taken.memory_bytes),
             "provisioned": provisioned,
-            "used": _mib(usage.used.memory_bytes) if published is not None else None,
+            "used": _to_mib(usage.used.memory_bytes) if published is not None else None,
             "total": total,
             "overProvisioned": provisioned > total > 0,
         },
         "load": round(usage.load, 2) if published is not None else None,
-        "health": dict(usage.scores) if life.state is HostLife.ALIVE or not life.watched else {},
+        "health": dict(usage.scores) if is_alive else {},
         "zone": host.metadata.labels.get(ZONE_LABEL, ""),
         "addresses": dict(status.addresses),
         "cpus": status.capabilities.cpus or None,
@@ -180,13 +184,7 @@ def _facts(
     }
 
 
-def _takes_vms(host: Hypervisor, life: HostLiveness) -> str:
-    if why := host.closed():
-        return f"no: it {why}"
-    return "yes" if life.state is HostLife.ALIVE or not life.watched else f"no: it is {life.text}"
-
-
-def _mib(amount: int) -> int:
+def _to_mib(amount: int) -> int:
     return amount // MEBIBYTE
 
 
@@ -217,7 +215,7 @@ async def log(
 
 
 def _write_lines(lines: Iterable[str]) -> None:
-    write("".join(f"{visible(line)}\n" for line in lines))
+    write("".join(f"{escape_controls(line)}\n" for line in lines))
 
 
 @command(app, "is-primary")
@@ -230,7 +228,7 @@ async def is_primary(
 
     name = host or own_name()
     async with access.open() as store:
-        record = await _election(store)
+        record = await _read_election(store)
     write(f"{record.holder or 'nobody'} is the primary coordinator{f' ({record.phase})' if record.phase else ''}\n")
     return ExitCode.YES if record.holder == name and not record.phase else ExitCode.NO
 
@@ -243,15 +241,15 @@ async def primary(access: WriteAccess, host: OneHost, wait: Wait = False) -> Non
 
 @command(app)
 async def secondary(access: WriteAccess, host: OneHost, wait: Wait = False) -> None:
-    """Have the primary give up its role to another coordinator."""
+    """Make the primary hand its role to another coordinator."""
     await _request(access, "secondary", host, wait=wait)
 
 
 @command(app)
 async def release(access: WriteAccess, host: OneHost) -> None:
-    """Let a host that died too often out of its quarantine: it takes VMs again."""
+    """Release a host from its quarantine: it takes VMs again."""
     async with access.open(write=True) as store:
-        write(f"{await release_host(store, access.clock, host, word=SystemIds().uuid())}\n")
+        write(f"{await release_host(store, access.clock, host, word=SystemIds().new_uuid())}\n")
 
 
 command(app, "functions")(host_functions.list_functions)
@@ -265,10 +263,10 @@ async def trust(
     kinds: Annotated[list[str], typer.Argument(metavar="KIND", help="Kinds of proof: power, watchdog, cut.")],
     yes: Yes = False,
 ) -> None:
-    """Let kinds of proof count again that turned out wrong for a host (spec.fencing.trustAgain)."""
-    chosen = words(*kinds)
+    """Make kinds of proof that were wrong for a host count again (spec.fencing.trustAgain)."""
+    chosen = split_words(*kinds)
     async with access.open(write=True) as store:
-        question = f"A wrong proof lets VMs run twice. Is it mended what made {listing(chosen)} of {host} wrong?"
+        question = f"A wrong proof lets VMs run twice. Is it mended what made {join_parts(chosen)} of {host} wrong?"
         ask(question, yes)
         write(f"{await trust_proofs(store, access.clock, host, chosen)}\n")
 
@@ -283,7 +281,7 @@ async def promote(access: WriteAccess, hosts: Hosts) -> None:
 
 @command(app)
 async def demote(access: WriteAccess, hosts: Hosts) -> None:
-    """Have hosts be coordinators no more (spec.mode). The last one is refused."""
+    """Make hosts plain hypervisors again (spec.mode). The last coordinator is refused."""
     async with access.open(write=True) as store:
         for host in host_names(hosts):
             write(f"{await set_mode(store, access.clock, host, 'hypervisor')}\n")
@@ -298,8 +296,8 @@ async def shutdown_policy(
     ],
     cluster: Annotated[bool, typer.Option("--cluster", help="For all hosts that have none of their own.")] = False,
 ) -> None:
-    """Say what becomes of the VMs of hosts that go down in good order (spec.shutdownPolicy)."""
-    *hosts, policy = words(*texts)
+    """Set what happens to the VMs of hosts that shut down cleanly (spec.shutdownPolicy)."""
+    *hosts, policy = split_words(*texts)
     if bool(hosts) is cluster:
         raise Usage("name hosts, or the whole cluster", place="HOST", remedy="write hosts and a policy, or --cluster")
     async with access.open(write=True) as store:
@@ -309,13 +307,13 @@ async def shutdown_policy(
 async def _request(access: Access, verb: Literal["primary", "secondary"], host: str, *, wait: bool) -> None:
     clock = access.clock
     async with access.open(write=True) as store:
-        asked = await request_primary(store, clock, SystemIds().uuid(), verb, host)
+        asked = await request_primary(store, clock, SystemIds().new_uuid(), verb, host)
         write(f"{asked.text}\n")
         if not wait or asked.id == "":
             return
         until, told = clock.monotonic() + WAIT_S, ""
         while (holder := await primary_is_settled(store, asked.id)) is None:
-            record = await _election(store)
+            record = await _read_election(store)
             if (record.phase or not record.holder) and (now := describe_handover(record)) != told:
                 write(f"{now}\n")
                 told = now

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import typer
 
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput, NotFound, Usage
-from outlive.base.natural import natural_key
+from outlive.base import BadInput, Clock, NotFound, Usage, natural_key
 from outlive.cli.access import Access, WriteAccess
-from outlive.cli.arguments import OneHost, completing
-from outlive.cli.commands import command, group
-from outlive.cli.output import Output, table, write
-from outlive.node.operator import change_object
-from outlive.resources import Hypervisor
-from outlive.resources.functions import VirtualFunction, VirtualFunctionSettings
+from outlive.cli.arguments import OneHost, name_completer
+from outlive.cli.commands import command, make_group
+from outlive.cli.output import Output, make_table, write
+from outlive.node import change_object
+from outlive.resources import Hypervisor, VirtualFunctionSettings
 from outlive.store import Store, list_all
 
 DEFAULT: Final = "default"
@@ -25,43 +21,34 @@ DEFAULT: Final = "default"
 Switch = Literal["on", "off", "default"]
 _replace = msgspec.structs.replace
 
-app = group("Virtual functions of a host: their settings.")
+app = make_group("Virtual functions of a host: their settings.")
 
 
 async def list_functions(
     access: Access,
     output: Output,
     host: Annotated[
-        str, typer.Argument(metavar="[HOST]", help="Which; else all hosts.", autocompletion=completing("hypervisors"))
+        str,
+        typer.Argument(metavar="[HOST]", help="Which; else all hosts.", autocompletion=name_completer("hypervisors")),
     ] = "",
 ) -> None:
     """Virtual functions of network cards: where they are, who has them, and how they are programmed."""
     async with access.open() as store:
         hosts = [await store.get(Hypervisor, host)] if host else [one async for one in list_all(store, Hypervisor)]
     hosts.sort(key=lambda one: natural_key(one.name))
-    documents = [_facts(found, one) for found in hosts for one in found.status.virtual_functions]
-    cards = [
-        {"host": found.name, **msgspec.to_builtins(one)} for found in hosts for one in found.status.physical_functions
-    ]
-    document = {"physicalFunctions": cards, "virtualFunctions": documents}
-    output.show(document, lambda: [_cards(cards), _listing(documents)])
-
-
-def _facts(host: Hypervisor, one: VirtualFunction) -> dict[str, Any]:
-    facts: dict[str, Any] = msgspec.to_builtins(one)
-    wanted = host.spec.virtual_functions.get(one.name, VirtualFunctionSettings())
-    return {"host": host.name, **facts, "wanted": msgspec.to_builtins(wanted)}
-
-
-def _cards(cards: Iterable[dict[str, Any]]) -> Any:
+    cards: list[dict[str, Any]] = []
+    functions: list[dict[str, Any]] = []
+    for found in hosts:
+        cards += ({"host": found.name, **msgspec.to_builtins(one)} for one in found.status.physical_functions)
+        for one in found.status.virtual_functions:
+            wanted = found.spec.virtual_functions.get(one.name, VirtualFunctionSettings())
+            functions.append({"host": found.name, **msgspec.to_builtins(one), "wanted": msgspec.to_builtins(wanted)})
+    document = {"physicalFunctions": cards, "virtualFunctions": functions}
     rows = [
         (one["host"], one["name"], one.get("vfCount", 0), one.get("mtu", 0), one.get("message", "")) for one in cards
     ]
-    return table(["Host", "Card", "Functions", "MTU", "Message"], rows, numbers=["Functions", "MTU"])
-
-
-def _listing(documents: Iterable[dict[str, Any]]) -> Any:
-    rows = [
+    table = make_table(["Host", "Card", "Functions", "MTU", "Message"], rows, numbers=["Functions", "MTU"])
+    shown = [
         (
             one["host"],
             one["name"],
@@ -69,15 +56,16 @@ def _listing(documents: Iterable[dict[str, Any]]) -> Any:
             one.get("mac", ""),
             one.get("usedBy", ""),
             one.get("reservedBy", ""),
-            " ".join(f"{name}={_word(value)}" for name, value in one["wanted"].items() if value is not None),
+            " ".join(f"{name}={_format_switch(value)}" for name, value in one["wanted"].items() if value is not None),
             one.get("message", ""),
         )
-        for one in documents
+        for one in functions
     ]
-    return table(["Host", "Function", "PCI", "MAC", "Used by", "Reserved by", "Settings", "Message"], rows)
+    columns = ["Host", "Function", "PCI", "MAC", "Used by", "Reserved by", "Settings", "Message"]
+    output.show(document, lambda: [table, make_table(columns, shown)])
 
 
-def _word(value: object) -> str:
+def _format_switch(value: object) -> str:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
@@ -112,9 +100,9 @@ async def set_function(
         typer.Option("--query-rss", help="Whether the guest may read how its card spreads packets."),
     ] = None,
 ) -> None:
-    """Say how a virtual function is programmed, now and at every start of its host (spec.virtualFunctions).
+    """Set how a virtual function is programmed, now and at every start of its host (spec.virtualFunctions).
 
-    What is not named stays as it was said before; default leaves a setting to the card again.
+    Other settings stay; default leaves a setting to the card again.
     """
     given = {
         "vlan": vlan,
@@ -126,16 +114,16 @@ async def set_function(
         "trust": trust,
         "query_rss": query_rss,
     }
-    settings = {name: _value(name, text) for name, text in given.items() if text}
+    settings = {name: _parse_value(name, text) for name, text in given.items() if text}
     if not settings:
         raise Usage("no setting is named", place="FUNCTION", remedy="name one or more, such as --vlan 7")
     async with access.open(write=True) as store:
         wanted = await program_function(store, access.clock, host, function, settings)
-    named = ", ".join(f"{name} {_word(value)}" for name, value in msgspec.to_builtins(wanted).items())
+    named = ", ".join(f"{name} {_format_switch(value)}" for name, value in msgspec.to_builtins(wanted).items())
     write(f"{function} of {host}: {named or 'as its card has it'}\n")
 
 
-def _value(name: str, text: str) -> int | bool | str | None:
+def _parse_value(name: str, text: str) -> int | bool | str | None:
     if text == DEFAULT:
         return None
     if name in ("spoof_check", "trust", "query_rss"):
@@ -158,7 +146,7 @@ async def program_function(
         there = ", ".join(names[:8]) or "none"
         raise NotFound(f"{host} has no virtual function {function[:64]!r}", remedy=f"it has {there}")
 
-    def changed(one: Hypervisor) -> Hypervisor:
+    def set_function(one: Hypervisor) -> Hypervisor:
         before = one.spec.virtual_functions.get(function, VirtualFunctionSettings())
         document = msgspec.to_builtins(_replace(before, **settings))
         try:
@@ -169,5 +157,5 @@ async def program_function(
         functions = {**others, function: wanted} if wanted.list_set() else others
         return _replace(one, spec=_replace(one.spec, virtual_functions=functions))
 
-    after = await change_object(store, clock, Hypervisor, host, changed)
+    after = await change_object(store, clock, Hypervisor, host, set_function)
     return after.spec.virtual_functions.get(function, VirtualFunctionSettings())

@@ -7,56 +7,59 @@ midway leaves whole objects, and repeating the command completes the import.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.base.clock import SystemClock, as_datetime
-from outlive.base.errors import OutliveError, Usage
+from outlive.base import OutliveError, SystemClock, Usage, as_datetime
 from outlive.cli.access import Access, all_objects
-from outlive.cli.commands import command, group, share_options
+from outlive.cli.commands import command, make_group, share_options
 from outlive.cli.coverage import level_costs_lines
 from outlive.cli.example import example_files
-from outlive.cli.output import Report, and_more, progress, table
+from outlive.cli.output import Report, format_omitted, make_table, show_progress
 from outlive.cli.settings import effective_settings
-from outlive.cli.snapshot import look
+from outlive.cli.snapshot import take_snapshot
+from outlive.drivers import SIGNS, read_hosts, read_openstack, read_vms
 from outlive.drivers import csv_inventory as source
-from outlive.drivers.csv_inventory import read_hosts, read_vms
-from outlive.drivers.csv_numbers import SIGNS
 from outlive.drivers.listings import read_ganeti, read_kubevirt, read_libvirt, read_proxmox, read_rvtools
-from outlive.drivers.openstack_inventory import read_openstack
-from outlive.inventory.check import ImportOptions, check_inventory, check_leaving_out
-from outlive.inventory.network_ports import KnownNetworks, plan_ports
-from outlive.inventory.places import place_vms
-from outlive.inventory.plan import after, notices, plan_import
-from outlive.inventory.power_states import parse_status_map
-from outlive.inventory.records import FlavorRecord, Inventory, VmRecord
-from outlive.inventory.selection import Selection, parse_where
-from outlive.inventory.write import apply_import, read_existing
-from outlive.placement.request import HYPERVISOR_TYPE
-from outlive.placement.settings import PlacementSettings
-from outlive.resources import VirtualMachine, VirtualMachinePort, VirtualNetwork
-from outlive.resources.documents import Problem, Problems
+from outlive.inventory import (
+    FlavorRecord,
+    ImportOptions,
+    Inventory,
+    KnownNetworks,
+    Selection,
+    apply_import,
+    apply_plan,
+    check_inventory,
+    check_leaving_out,
+    find_notices,
+    parse_status_map,
+    parse_where,
+    place_vms,
+    plan_import,
+    plan_ports,
+    read_existing,
+)
+from outlive.placement import HYPERVISOR_TYPE, PlacementSettings
+from outlive.resources import Problem, Problems, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.reasons import render
 from outlive.store import list_all
 
 if TYPE_CHECKING:
-    from outlive.failover.analysis.costs import PlanCost
-    from outlive.inventory.check import Existing, Wanted
-    from outlive.inventory.places import Landing
-    from outlive.inventory.plan import ImportPlan
+    from outlive.failover.analysis import PlanCost
+    from outlive.inventory import Existing, HostSearchResult, ImportPlan, WantedInventory
     from outlive.resources.reasons import Reason
-    from outlive.roles.settings import RoleSettings
+    from outlive.roles import RoleSettings
     from outlive.store import Store
 
-app = group("Read an inventory of hosts and VMs. Input is checked as a whole before the first write.")
+app = make_group("Read an inventory of hosts and VMs. Input is checked as a whole before the first write.")
 
 Where = Annotated[
     list[str] | None,
-    typer.Option("--where", metavar="COLUMN=VALUE", help="Only VMs whose rows say so; != for all others."),
+    typer.Option("--where", metavar="COLUMN=VALUE", help="Only VMs with this value; != for all others."),
 ]
 HostWhere = Annotated[
     list[str] | None, typer.Option("--host-where", metavar="COLUMN=VALUE", help="The same for hosts.")
@@ -107,21 +110,33 @@ class SourceChoice:
         """Of rows."""
         return Selection(parse_where(self.where or ()), parse_where(self.host_where or (), "--host-where"))
 
-    def options(self, *, prune: bool = False, partial: bool = False) -> ImportOptions:
+    def import_options(self, *, prune: bool = False, partial: bool = False) -> ImportOptions:
         """How its records are checked."""
         if prune and partial:
             message = "a part of a source does not say what is gone"
             remedy = "import the whole source with --prune, or a part with --partial"
             raise Usage(message, place="--prune", remedy=remedy)
+        blocks: dict[str, int] = {}
+        for text in self.domains or ():
+            name, _, size = text.partition("=")
+            if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?", name) or not re.fullmatch(r"[1-9]\d{0,5}", size):
+                raise Usage(f"{text!r} is not KIND=N", place="--domains", remedy="such as rack=32")
+            blocks[name] = int(size)
+        ratios: dict[str, float] = {}
+        for text in (part for value in self.overcommit or () for part in value.split(",")):
+            name, _, ratio = text.partition("=")
+            if not name or not re.fullmatch(r"\d{1,4}(\.\d{1,6})?", ratio) or float(ratio) < 1:
+                remedy = "a ratio of at least 1: cpu=4"
+                raise Usage(f"{text!r} is not RESOURCE=RATIO", place="--overcommit", remedy=remedy)
+            ratios[name] = float(ratio)
+        status_map = parse_status_map(self.status_map or ())
         return ImportOptions(
-            prune=prune,
-            partial=partial,
-            domains=tuple(_blocks(self.domains or ()).items()),
-            overcommit=_ratios(self.overcommit or ()),
-            status_map=parse_status_map(self.status_map or ()),
+            prune=prune, partial=partial, domains=tuple(blocks.items()), overcommit=ratios, status_map=status_map
         )
 
-    def check(self, inventory: Inventory, existing: Existing, options: ImportOptions) -> tuple[Wanted, Problems]:
+    def check(
+        self, inventory: Inventory, existing: Existing, options: ImportOptions
+    ) -> tuple[WantedInventory, Problems]:
         """The records that are taken, and what is wrong with those that ``--skip-bad`` leaves out."""
         if self.skip_bad:
             return check_leaving_out(inventory, existing, options)
@@ -173,18 +188,18 @@ async def import_csv(
     ] = None,
     decimal: Decimal = "",
 ) -> None:
-    """Import CSV files, whatever their columns are called."""
+    """Import CSV files with any column names."""
     if hosts is None and vms is None:
         raise Usage("nothing to import", remedy="name --hosts FILE, --vms FILE or both")
     host_columns = source.parse_column_map(host_map or (), "--host-map", source.HOST_FIELDS)
     vm_columns = source.parse_column_map(vm_map or (), "--vm-map", source.VM_FIELDS)
     selection, decimal = taken.selection, check_decimal(decimal)
     inventory = Inventory(what="csv")
-    with progress("bytes read") as bar:
+    with show_progress("bytes read") as bar:
         if hosts is not None:
-            source.read_hosts(hosts, host_columns, inventory, bar.at, where=selection.hosts, decimal=decimal)
+            source.read_hosts(hosts, host_columns, inventory, bar.advance_to, where=selection.hosts, decimal=decimal)
         if vms is not None:
-            source.read_vms(vms, vm_columns, inventory, where=selection.vms, progress=bar.at, decimal=decimal)
+            source.read_vms(vms, vm_columns, inventory, where=selection.vms, progress=bar.advance_to, decimal=decimal)
     await _import(access, output, inventory, taken, choice)
 
 
@@ -195,10 +210,10 @@ async def import_ports(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV file of ports.")],
     dry_run: DryRun = False,
 ) -> None:
-    """Import ports with addresses that somebody else gave: columns vm, network, mac, addresses, interface."""
+    """Import ports with addresses from elsewhere: columns vm, network, mac, addresses, interface."""
     inventory = Inventory(what="csv")
-    with progress("bytes read") as bar:
-        records = source.read_ports(file, inventory, bar.at)
+    with show_progress("bytes read") as bar:
+        records = source.read_ports(file, inventory, bar.advance_to)
     async with access.open(write=not dry_run) as store:
         known = KnownNetworks(
             {one.name: one async for one in list_all(store, VirtualMachine)},
@@ -208,16 +223,16 @@ async def import_ports(
         ports = plan_ports(records, known, inventory.problems)
         inventory.problems.check()
         created = [one for one in ports if one.name not in known.ports]
-        with progress("ports written", len(ports)) as bar:
+        with show_progress("ports written", len(ports)) as bar:
             for number, port in enumerate(() if dry_run else ports, 1):
                 await (store.replace(port) if port.name in known.ports else store.create(port))
-                bar.at(number)
+                bar.advance_to(number)
     said = [{"code": one.code, "message": render(one).text, "remedy": render(one).remedy} for one in inventory.notices]
     counts = {"created": len(created), "updated": len(ports) - len(created), "unchanged": len(records) - len(ports)}
     document = {"dryRun": dry_run, "ports": counts, "notices": said}
     titles = tuple(f"to be {one}" if dry_run and one != "unchanged" else one for one in counts)
     row = ("ports", *counts.values())
-    output.show(document, lambda: [table(("", *titles), [row], numbers=titles), *(one["message"] for one in said)])
+    output.show(document, lambda: [make_table(("", *titles), [row], numbers=titles), *(one["message"] for one in said)])
 
 
 @command(app, "proxmox")
@@ -303,10 +318,10 @@ def import_node_config(
         str, typer.Option("--host", metavar="NAME", help="Whose node.yaml to write; otherwise this machine's.")
     ] = "",
 ) -> None:
-    """Read the configuration of another node daemon, and say what has no place here. No server is asked.
+    """Convert the configuration of another node daemon, and list what Outlive does not support. Asks no server.
 
-    Writes node.yaml for one host, and cluster.yaml with all hosts and the cluster's timing, for outlive apply; of a
-    dump of its tree, which is an object of paths in JSON or YAML, networks.yaml with the networks of VMs.
+    Writes node.yaml for one host, and cluster.yaml with all hosts and the cluster's timing, for outlive apply; from
+    a dump of its tree (paths in JSON or YAML) also networks.yaml with the networks of VMs.
     """
     from outlive.cli.node_config import convert_node_config
 
@@ -321,10 +336,10 @@ async def import_openstack(
     choice: ImportChoice,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with hypervisors.json, servers.json, …")],
 ) -> None:
-    """Import what the openstack command prints with -f json.
+    """Import the JSON of the openstack command (-f json).
 
-    Read are hypervisors.json, servers.json, flavors.json, aggregates.json, services.json and server_groups.json, and
-    where the lists lack sizes hypervisors/NAME.json and servers/ID.json.
+    Reads hypervisors.json, servers.json, flavors.json, aggregates.json, services.json and server_groups.json, and
+    for missing sizes hypervisors/NAME.json and servers/ID.json.
     """
     await _import(access, output, read_openstack(folder, taken.selection), taken, choice)
 
@@ -340,18 +355,18 @@ async def import_database(
     host_map: HostMap = None,
     decimal: Decimal = "",
 ) -> None:
-    """Import servers and flavors from the reference's synchronised tables, which are not Nova's own.
+    """Import servers and flavors from Cortex' synchronised tables, which are not Nova's own.
 
-    Hosts come from --hosts, or are known already.
+    Hosts come from --hosts or an earlier import.
     """
-    from outlive.drivers.synced_tables import read_database
+    from outlive.drivers import read_database
 
     host_columns = source.parse_column_map(host_map or (), "--host-map", source.HOST_FIELDS)
     selection, decimal = taken.selection, check_decimal(decimal)
-    with progress("rows read") as bar:
+    with show_progress("rows read") as bar:
         inventory = await read_database(address, selection.vms)
         if hosts is not None:
-            source.read_hosts(hosts, host_columns, inventory, bar.at, where=selection.hosts, decimal=decimal)
+            source.read_hosts(hosts, host_columns, inventory, bar.advance_to, where=selection.hosts, decimal=decimal)
     await _import(access, output, inventory, taken, choice)
 
 
@@ -362,32 +377,10 @@ def check_decimal(sign: str) -> str:
     return sign
 
 
-def _blocks(texts: Sequence[str]) -> dict[str, int]:
-    """Kind of failure domain → hosts of each."""
-    blocks: dict[str, int] = {}
-    for text in texts:
-        name, _, size = text.partition("=")
-        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?", name) or not re.fullmatch(r"[1-9]\d{0,5}", size):
-            raise Usage(f"{text!r} is not KIND=N", place="--domains", remedy="such as rack=32")
-        blocks[name] = int(size)
-    return blocks
-
-
-def _ratios(texts: Sequence[str]) -> dict[str, float]:
-    """Resource → how often it may be promised."""
-    ratios: dict[str, float] = {}
-    for text in (part for value in texts for part in value.split(",")):
-        name, _, ratio = text.partition("=")
-        if not name or not re.fullmatch(r"\d{1,4}(\.\d{1,6})?", ratio) or float(ratio) < 1:
-            raise Usage(f"{text!r} is not RESOURCE=RATIO", place="--overcommit", remedy="a ratio of at least 1: cpu=4")
-        ratios[name] = float(ratio)
-    return ratios
-
-
 async def _import(
     access: Access, output: Report, inventory: Inventory, taken: SourceChoice, choice: ImportChoice
 ) -> None:
-    options, dry_run = taken.options(prune=choice.prune, partial=choice.partial), choice.dry_run
+    options, dry_run = taken.import_options(prune=choice.prune, partial=choice.partial), choice.dry_run
     async with access.open(write=not dry_run, or_empty=dry_run) as store:
         existing = await read_existing(store)
         wanted, left_out = taken.check(inventory, existing, options)
@@ -395,14 +388,14 @@ async def _import(
         plan = plan_import(wanted, existing, options, landed={}, now=now)
         landing = None
         if choice.place:
-            with progress("VMs placed") as bar:
-                landing = await place_vms(store, plan, existing, progress=bar.at)
+            with show_progress("VMs placed") as bar:
+                landing = await place_vms(store, plan, existing, progress=bar.advance_to)
             plan = plan_import(wanted, existing, options, landed=landing.placed, now=now)
         settings = await effective_settings(access, store)
-        found = [*inventory.notices, *notices(wanted, existing, plan, settings.protection.levels)]
+        found = [*inventory.notices, *find_notices(wanted, existing, plan, settings.protection.levels)]
         if not dry_run:
-            with progress("objects written", len(plan.writes)) as bar:
-                await apply_import(store, plan, bar.at)
+            with show_progress("objects written", len(plan.writes)) as bar:
+                await apply_import(store, plan, bar.advance_to)
         ours = settings.upkeep.vm_source == "resources"
         costs, vms = await _level_costs(access, store, plan, existing, settings, dry_run=dry_run) if ours else ((), 0)
     _report(output, inventory, plan, landing, found, left_out, dry_run=dry_run, costs=costs, vms=vms)
@@ -423,16 +416,16 @@ async def _level_costs(
     access: Access, store: Store, plan: ImportPlan, existing: Existing, settings: RoleSettings, *, dry_run: bool
 ) -> tuple[tuple[PlanCost, ...], int]:
     """What one slot for every VM costs, two, three, with the hosts and VMs that there are then; nothing of many VMs."""
-    from outlive.failover.analysis.costs import AT_ONCE_VMS, level_costs
+    from outlive.failover.analysis import AT_ONCE_VMS, level_costs
 
-    hosts, vms = after(plan, existing)
+    hosts, vms = apply_plan(plan, existing)
     if len(vms) > AT_ONCE_VMS or not hosts:
         return (), len(vms)
     if dry_run:
-        store = access.in_memory(await all_objects(store))
+        store = access.memory_store(await all_objects(store))
         await apply_import(store, plan)
-    snapshot = await look(access, store, None, None, settings=settings)
-    with progress("pricing levels"):
+    snapshot = await take_snapshot(access, store, None, None, settings=settings)
+    with show_progress("pricing levels"):
         return await level_costs(snapshot), len(vms)
 
 
@@ -442,16 +435,9 @@ async def import_example(store: Store) -> None:
     with example_files() as files:
         read_hosts(files.hosts, None, inventory)
         read_vms(files.vms, None, inventory)
-    inventory.flavors += _grouped(inventory.vms)
-    existing = await read_existing(store)
-    wanted = check_inventory(inventory, existing, options)
-    await apply_import(store, plan_import(wanted, existing, options, landed={}, now=as_datetime(SystemClock().now())))
-
-
-def _grouped(vms: Iterable[VmRecord]) -> list[FlavorRecord]:
-    """The flavors of the example's VMs, each in the flavor group that its name begins with."""
-    sizes, key = {vm.flavor: vm for vm in vms}, PlacementSettings().flavor_group_keys[0]
-    return [
+    # the flavors of the example's VMs, each in the flavor group that its name begins with
+    sizes, key = {vm.flavor: vm for vm in inventory.vms}, PlacementSettings().flavor_group_keys[0]
+    inventory.flavors += [
         FlavorRecord(
             name=name,
             place=vm.place,
@@ -462,13 +448,16 @@ def _grouped(vms: Iterable[VmRecord]) -> list[FlavorRecord]:
         for name, vm in sorted(sizes.items())
         if vm.resources is not None
     ]
+    existing = await read_existing(store)
+    wanted = check_inventory(inventory, existing, options)
+    await apply_import(store, plan_import(wanted, existing, options, landed={}, now=as_datetime(SystemClock().now())))
 
 
 def _report(
     output: Report,
     inventory: Inventory,
     plan: ImportPlan,
-    landing: Landing | None,
+    landing: HostSearchResult | None,
     found: Sequence[Reason],
     left_out: Problems,
     *,
@@ -476,7 +465,7 @@ def _report(
     costs: Sequence[PlanCost],
     vms: int,
 ) -> None:
-    counts = plan.counts()
+    counts = plan.count_changes()
     document: dict[str, Any] = {
         "dryRun": dry_run,
         "hosts": counts["Hypervisor"],
@@ -504,7 +493,7 @@ def _report_lines(document: dict[str, Any]) -> list[Any]:
         "",
         *(f"to be {column}" if document["dryRun"] and column != "unchanged" else column for column in columns),
     )
-    lines: list[Any] = [table(titles, rows, numbers=titles[1:])]
+    lines: list[Any] = [make_table(titles, rows, numbers=titles[1:])]
     if document["leftOut"]:
         lines.append(f"{document['leftOut']} rows were left out")
     if document["badPlaces"]:
@@ -516,7 +505,7 @@ def _report_lines(document: dict[str, Any]) -> list[Any]:
     if unplaced:
         lines.append(f"{len(unplaced)} VMs found no host:")
         lines.extend(f"  {item['vm']}: {item['reason']}" for item in unplaced[:UNPLACED_SHOWN])
-        lines += [f"  {line}" for line in and_more(len(unplaced), min(len(unplaced), UNPLACED_SHOWN), wide=False)]
+        lines += [f"  {line}" for line in format_omitted(len(unplaced), min(len(unplaced), UNPLACED_SHOWN), wide=False)]
     return lines
 
 

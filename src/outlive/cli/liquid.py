@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from outlive.base.errors import BadInput, ExitCode, NotFound, OutliveError, Refused, Unavailable, Usage
+from outlive.base import BadInput, ExitCode, NotFound, OutliveError, Refused, Unavailable, Usage
 from outlive.cli.access import Access, WriteAccess, require_server
 from outlive.cli.arguments import Yes
 from outlive.cli.commitments_ask import (
@@ -27,11 +27,9 @@ from outlive.cli.output import Report, write
 from outlive.cli.questions import ask
 
 if TYPE_CHECKING:
-    from outlive.commitments.liquid import Commitment, ServiceInfo
-    from outlive.commitments.units import GroupUnit
+    from outlive.commitments import GroupUnit, LiquidCommitment, ServiceInfo
     from outlive.resources import CommittedResource, CommittedType
-    from outlive.store import Store
-    from outlive.store.http import HttpStore
+    from outlive.store import HttpStore, Store
 
 LASTS_DAYS = 365
 """How long a commitment lasts, unless ``--days`` says otherwise."""
@@ -52,7 +50,7 @@ class LiquidCalls:
 
 
 @asynccontextmanager
-async def serving(access: Access) -> AsyncIterator[tuple[Store, LiquidCalls]]:
+async def open_liquid(access: Access) -> AsyncIterator[tuple[Store, LiquidCalls]]:
     """The server's objects, and its LIQUID service; ``Usage`` where no server runs."""
     async with access.open(write=True) as store:
         yield store, LiquidCalls(require_server(store, "a server makes commitments"))
@@ -77,27 +75,25 @@ async def request(
 ) -> ExitCode | None:
     """Commit to capacity, as Limes would ask for it; exit code 1 if it is refused.
 
-    Where Limes is asked for its commitments, it is their owner: one that it does not list is shown as a disagreement.
+    If Outlive reads commitments from Limes, one that Limes does not list is reported as a disagreement.
     """
-    from outlive.base.clock import as_datetime
-    from outlive.base.ids import SystemIds
-    from outlive.commitments.liquid import Commitment
-    from outlive.commitments.names import check_uuid, resource_name
+    from outlive.base import SystemIds, as_datetime
+    from outlive.commitments import LiquidCommitment, check_uuid, resource_name
 
     check_asked(project, flavor_group, zone, amount)
     if status not in STATUSES:
         raise Usage(f"{status[:80]!r} is no status of a new commitment", remedy=f"one of {', '.join(STATUSES)}")
-    uuid = uuid or SystemIds().uuid()
+    uuid = uuid or SystemIds().new_uuid()
     check_uuid(uuid)
     ends = as_datetime(int(access.clock.now() + days * DAY_S))
-    async with serving(access) as (store, liquid):
-        info = await catalogue(liquid)
-        unit = _unit(info, flavor_group)
-        check_zone(zone, await _zones(store))
+    async with open_liquid(access) as (store, liquid):
+        info = await read_catalogue(liquid)
+        unit = _find_unit(info, flavor_group)
+        check_zone(zone, await _list_zones(store))
         kind, number = amount_of(amount, unit)
         resource = resource_name(flavor_group, "ram" if kind == "memory" else "cores")
-        one = Commitment(uuid=uuid, old_status=None, new_status=status, amount=number, expires_at=ends)
-        sums = await _sums(store, project, flavor_group, zone, kind, unit)
+        one = LiquidCommitment(uuid=uuid, old_status=None, new_status=status, amount=number, expires_at=ends)
+        sums = await _sum_by_status(store, project, flavor_group, zone, kind, unit)
         after = {**sums, status: sums.get(status, 0) + number}
         why, retry_at = await change(
             liquid, info, project, zone, resource, [one], (sums, after), domain=domain, dry_run=dry_run
@@ -114,7 +110,7 @@ async def request(
         "retryAt": retry_at,
     }
 
-    def lines() -> list[str]:
+    def render_lines() -> list[str]:
         if why:
             ask = f"--project {project} --group {flavor_group} --zone {zone} --amount {amount}"
             return [*why.splitlines(), f"`outlive commitments explain {ask}` says what would help"]
@@ -122,7 +118,7 @@ async def request(
             return [f"{what} of {flavor_group} in {zone} would be accepted for {project}"]
         return [f"commitment {uuid} is accepted: {what} of {flavor_group} in {zone} for {project}"]
 
-    output.show(document, lines)
+    output.show(document, render_lines)
     return ExitCode.NO if why else None
 
 
@@ -133,22 +129,20 @@ async def delete(
     yes: Yes = False,
 ) -> ExitCode | None:
     """Delete a commitment with its slots, as Limes would, and ask before; exit code 1 if that is refused."""
-    from outlive.commitments.liquid import Commitment
-    from outlive.commitments.names import resource_name
-    from outlive.commitments.state import from_spec
+    from outlive.commitments import LiquidCommitment, from_spec, resource_name
 
-    async with serving(access) as (store, liquid):
+    async with open_liquid(access) as (store, liquid):
         found = await commitment_of(store, uuid)
         uuid = found.spec.commitment_uuid
-        info = await catalogue(liquid)
+        info = await read_catalogue(liquid)
         spec = found.spec
-        unit = _unit(info, spec.flavor_group_name)
-        amount = _units(found, unit)
+        unit = _find_unit(info, spec.flavor_group_name)
+        amount = _count_units(found, unit)
         ask(f"Delete the {spec.state} commitment {uuid} of {spec.project_id}? Its slots are no longer kept.", yes)
         kind = from_spec(spec).type
         resource = resource_name(spec.flavor_group_name, "ram" if kind == "memory" else "cores")
-        one = Commitment(uuid=uuid, old_status=spec.state, new_status=None, amount=amount)
-        sums = await _sums(store, spec.project_id, spec.flavor_group_name, spec.availability_zone, kind, unit)
+        one = LiquidCommitment(uuid=uuid, old_status=spec.state, new_status=None, amount=amount)
+        sums = await _sum_by_status(store, spec.project_id, spec.flavor_group_name, spec.availability_zone, kind, unit)
         after = {**sums, spec.state: max(0, sums.get(spec.state, 0) - amount)}
         why, _ = await change(liquid, info, spec.project_id, spec.availability_zone, resource, [one], (sums, after))
     output.show({"deleted": not why, "uuid": uuid, "reason": why}, lambda: [why or f"commitment {uuid} is deleted"])
@@ -158,10 +152,9 @@ async def delete(
 # -- calls ------------------------------------------------------------------------------------------------------
 
 
-async def catalogue(liquid: LiquidCalls) -> ServiceInfo:
+async def read_catalogue(liquid: LiquidCalls) -> ServiceInfo:
     """The catalogue of the server; ``Unavailable``, ``Refused``."""
-    from outlive.commitments.liquid import ServiceInfo
-    from outlive.commitments.probe import PATHS
+    from outlive.commitments import PATHS, ServiceInfo
 
     found: ServiceInfo = _answer(ServiceInfo, *await liquid.call("GET", f"{PATHS}/info"))
     return found
@@ -173,15 +166,14 @@ async def change(
     project: str,
     zone: str,
     resource: str,
-    commitments: list[Commitment],
+    commitments: list[LiquidCommitment],
     sums: tuple[dict[str, int], dict[str, int]],
     *,
     domain: str = "",
     dry_run: bool = False,
 ) -> tuple[str, Any]:
     """Why a batch is refused, or nothing, and when it may be accepted. The one place that sends changes."""
-    from outlive.commitments.liquid import ChangeAnswer
-    from outlive.commitments.probe import PATHS, change_request
+    from outlive.commitments import PATHS, ChangeAnswer, change_request
 
     before, after = sums
     body = change_request(
@@ -216,10 +208,9 @@ def _answer(kind: Any, status: int, raw: bytes) -> Any:
         raise Refused(f"the answer is not LIQUID: {error}", remedy="is that address an Outlive server?") from None
 
 
-def _unit(info: ServiceInfo, group: str) -> GroupUnit:
+def _find_unit(info: ServiceInfo, group: str) -> GroupUnit:
     """The unit in which the server counts a group's memory; ``NotFound``."""
-    from outlive.commitments.names import resource_name
-    from outlive.commitments.units import MIB_PER_GIB, GroupUnit, parse_unit
+    from outlive.commitments import MIB_PER_GIB, GroupUnit, parse_unit, resource_name
 
     found = info.resources.get(resource_name(group, "ram"))
     if found is None:
@@ -230,7 +221,7 @@ def _unit(info: ServiceInfo, group: str) -> GroupUnit:
     return GroupUnit(group=group, mib=max(1, parse_unit(found.unit).size // 2**20) if found.unit else MIB_PER_GIB)
 
 
-async def _sums(
+async def _sum_by_status(
     store: Store, project: str, group: str, zone: str, kind: CommittedType, unit: GroupUnit
 ) -> dict[str, int]:
     """Status → what the project has of it now, in units."""
@@ -242,11 +233,11 @@ async def _sums(
         spec = one.spec
         mine = (spec.project_id, spec.flavor_group_name, spec.availability_zone, spec.resource_type)
         if mine == (project, group, zone, kind):
-            found[spec.state] = found.get(spec.state, 0) + _units(one, unit)
+            found[spec.state] = found.get(spec.state, 0) + _count_units(one, unit)
     return found
 
 
-def _units(one: CommittedResource, unit: GroupUnit) -> int:
+def _count_units(one: CommittedResource, unit: GroupUnit) -> int:
     return unit.from_bytes(one.spec.total) if one.spec.resource_type == "memory" else one.spec.total
 
 
@@ -271,7 +262,7 @@ class E2eSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     round_trip_check: _RoundTrip = msgspec.field(default_factory=_RoundTrip, name="roundTripCheck")
 
 
-async def e2e(
+async def run_e2e(
     access: WriteAccess,
     config: Annotated[
         str, typer.Argument(metavar="[JSON]", help='Such as {"azs": ["zone-a"]}; keys are in the reference.')
@@ -283,8 +274,8 @@ async def e2e(
     """
     from dataclasses import replace
 
-    from outlive.base.duration import parse_duration
-    from outlive.commitments.probe import PROBE_PROJECT, Probe, ProbeFailed, ProbeSettings
+    from outlive.base import parse_duration
+    from outlive.commitments import PROBE_PROJECT, LiquidProbe, ProbeFailed, ProbeSettings
 
     try:
         given = msgspec.json.decode(config, type=E2eSettings)
@@ -294,13 +285,13 @@ async def e2e(
         access = replace(access, server=given.base_url)
     limit_s = parse_duration(given.request_timeout)
     old = given.round_trip_check
-    async with serving(access) as (store, liquid):
+    async with open_liquid(access) as (store, liquid):
         try:
-            probe = Probe(
-                _Limited(liquid, limit_s),
+            probe = LiquidProbe(
+                _LimitedCalls(liquid, limit_s),
                 ProbeSettings(
                     project=given.project_id or old.test_project_id or PROBE_PROJECT,
-                    zones=given.azs or ((old.az,) if old.az else await _zones(store)),
+                    zones=given.azs or ((old.az,) if old.az else await _list_zones(store)),
                     cleanup=not given.no_cleanup,
                 ),
                 clock=access.clock,
@@ -312,7 +303,7 @@ async def e2e(
     write("everything works\n")
 
 
-class _Limited:
+class _LimitedCalls:
     """Calls that may take so long each."""
 
     def __init__(self, liquid: LiquidCalls, limit_s: float) -> None:
@@ -320,8 +311,8 @@ class _Limited:
         self._limit_s = limit_s
 
     async def call(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        from outlive.base.deadline import deadline
-        from outlive.commitments.probe import ProbeFailed
+        from outlive.base import deadline
+        from outlive.commitments import ProbeFailed
 
         try:
             with deadline(self._limit_s):
@@ -332,7 +323,7 @@ class _Limited:
             ) from None
 
 
-async def _zones(store: Store) -> tuple[str, ...]:
+async def _list_zones(store: Store) -> tuple[str, ...]:
     """The zones of all hosts."""
     from outlive.resources import ZONE_LABEL, Hypervisor
     from outlive.store import list_all

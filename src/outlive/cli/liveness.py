@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outlive.base.clock import as_datetime
-from outlive.base.errors import NotFound
-from outlive.node.liveness import ClusterLiveness, sight_of_conditions, sight_without_server
-from outlive.resources import Cluster, Hypervisor, Membership
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.codec import convert
-from outlive.resources.memberships import RenewalSight
+from outlive.base import NotFound, as_datetime
+from outlive.node import ClusterLiveness, sight_of_conditions, sight_without_server
+from outlive.resources import CLUSTER, Cluster, Hypervisor, Membership, RenewalSight, convert
 from outlive.store import list_all
 
 if TYPE_CHECKING:
@@ -28,7 +24,7 @@ async def read_liveness(store: Store, access: Access) -> ClusterLiveness:
 
 
 async def read_sight(store: Store, access: Access, hosts: dict[str, Hypervisor]) -> RenewalSight:
-    """What is seen of renewals: by the server, by whoever took the state file, or by nobody."""
+    """What is seen of renewals: by the server, by the process that took the state file, or by nobody."""
     now = as_datetime(access.state_clock.now())
     if access.state is not None:
         return access.taken_sight or sight_of_conditions(hosts.values(), now)

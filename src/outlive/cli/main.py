@@ -15,12 +15,12 @@ import typer
 from typer.core import TyperCommand
 
 from outlive import __version__
-from outlive.base.errors import ExitCode
+from outlive.base import ExitCode
 from outlive.cli.errors import report, take_debug
 from outlive.cli.parameters import PlainGroup
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command: the module that has it, and its line in the list of commands."""
 
     module: str
@@ -30,78 +30,90 @@ class Entry(NamedTuple):
 
     def load(self, name: str) -> Any:
         """The command itself; imports its module."""
-        from outlive.cli.commands import single
+        from outlive.cli.commands import single_command
 
         found = getattr(importlib.import_module(f"outlive.cli.{self.module}"), self.attribute or name)
-        return typer.main.get_command(found if isinstance(found, typer.Typer) else single(name, found))
+        return typer.main.get_command(found if isinstance(found, typer.Typer) else single_command(name, found))
 
 
-COMMANDS: Final[dict[str, Entry]] = {
-    "up": Entry("up", "Run everything on this machine: store, controllers, HTTP API."),
-    "controller": Entry(
+COMMANDS: Final[dict[str, CommandEntry]] = {
+    "up": CommandEntry("up", "Run everything on this machine: store, controllers, HTTP API."),
+    "controller": CommandEntry(
         "controller", "Run the controllers on a Kubernetes API server or ZooKeeper, as one of several processes."
     ),
-    "node": Entry("node", "Run the daemon of this host: its membership, its VMs, fencing.", "app"),
-    "import": Entry(
+    "node": CommandEntry("node", "Run the daemon of this host: its membership, its VMs, fencing.", "app"),
+    "import": CommandEntry(
         "inventory", "Read an inventory of hosts and VMs: csv, openstack, proxmox, libvirt and more.", "app"
     ),
-    "assess": Entry("assess", "Whether a cluster of another system is N+1, from its files, and what that would cost."),
-    "status": Entry("status", "What is known, whether every VM is covered, and who runs."),
-    "failover": Entry("failover", "Coverage, plans, checks and views of failover reservations.", "app"),
-    "survive": Entry("survive", "Whether every VM keeps a slot of its own when hosts fail."),
-    "whatif": Entry("whatif", "What would happen if hosts or VMs came or went.", "app"),
-    "capacity": Entry("capacity", "How many more VMs of a flavor fit with every promise kept, and what limits it."),
-    "commitments": Entry("commitments", "Capacity that is sold: request, explain, usage, capacity, checks.", "app"),
-    "simulate": Entry("simulate", "Play a failure in virtual time, and show what happens to every VM."),
-    "guard": Entry("operator", "Empty this host when it cannot prove any more that it is alive."),
-    "why": Entry("why", "How a VM came to run where it runs, or why a host is thought dead."),
-    "fence": Entry("operator", "Have a host declared dead, assert that it is off; or let fencing go on: release."),
-    "acknowledge": Entry("operator", "Have faults lower the cluster's health no more."),
-    "notify": Entry("notify", "Who is notified of faults: send a test message.", "app"),
-    "maintenance": Entry("operator", "Stop condemning silent hosts, or start it again."),
-    "protect": Entry("operator", "Take a VM back into protection."),
-    "unprotect": Entry("operator", "Take a VM out of protection: nobody restarts it elsewhere."),
-    "vm": Entry("vm", "VMs: define, list, info, start, stop, move, migrate, rename, undefine and more.", "app"),
-    "group": Entry("groups", "Groups of VMs that are to be together or apart: list, move.", "app"),
-    "console": Entry("console", "Attach to the serial console of a VM, or print its log."),
-    "rebalance": Entry("rebalance", "Which VMs to move so that hosts are evenly full; --apply has them moved."),
-    "drain": Entry("operator", "Empty hosts of their VMs."),
-    "host": Entry("host", "Hosts: list, info, log, and which coordinator is the primary.", "app"),
-    "network": Entry("network_own", "Networks of VMs: add, modify, acl, dhcp, check, trace and more.", "app"),
-    "storage": Entry("storage", "Storage clusters, their daemons and pools, as the primary saw them.", "app"),
-    "storage-agent": Entry(
+    "assess": CommandEntry(
+        "assess", "Whether a cluster of another system is N+1, from its files, and what that would cost."
+    ),
+    "status": CommandEntry("status", "What is known, whether every VM is covered, and who runs."),
+    "failover": CommandEntry("failover", "Coverage, plans, checks and views of failover reservations.", "app"),
+    "survive": CommandEntry("survive", "Whether every VM keeps a slot of its own when hosts fail."),
+    "whatif": CommandEntry("whatif", "What would happen if hosts or VMs came or went.", "app"),
+    "capacity": CommandEntry(
+        "capacity", "How many more VMs of a flavor fit with every promise kept, and what limits it."
+    ),
+    "commitments": CommandEntry(
+        "commitments", "Capacity that is sold: request, explain, usage, capacity, checks.", "app"
+    ),
+    "simulate": CommandEntry("simulate", "Play a failure in virtual time, and show what happens to every VM."),
+    "guard": CommandEntry("operator", "Empty this host when it cannot prove any more that it is alive."),
+    "why": CommandEntry("why", "How a VM came to run where it runs, or why a host is thought dead."),
+    "fence": CommandEntry(
+        "operator", "Have a host declared dead, assert that it is off; or let fencing go on: release."
+    ),
+    "acknowledge": CommandEntry("operator", "Have faults lower the cluster's health no more."),
+    "notify": CommandEntry("notify", "Who is notified of faults: send a test message.", "app"),
+    "maintenance": CommandEntry("operator", "Stop condemning silent hosts, or start it again."),
+    "protect": CommandEntry("operator", "Take a VM back into protection."),
+    "unprotect": CommandEntry("operator", "Take a VM out of protection: nobody restarts it elsewhere."),
+    "vm": CommandEntry("vm", "VMs: define, list, info, start, stop, move, migrate, rename, undefine and more.", "app"),
+    "group": CommandEntry("groups", "Groups of VMs that are to be together or apart: list, move.", "app"),
+    "console": CommandEntry("console", "Attach to the serial console of a VM, or print its log."),
+    "rebalance": CommandEntry("rebalance", "Which VMs to move so that hosts are evenly full; --apply has them moved."),
+    "drain": CommandEntry("operator", "Empty hosts of their VMs."),
+    "host": CommandEntry("host", "Hosts: list, info, log, and which coordinator is the primary.", "app"),
+    "network": CommandEntry("network_own", "Networks of VMs: add, modify, acl, dhcp, check, trace and more.", "app"),
+    "storage": CommandEntry("storage", "Storage clusters, their daemons and pools, as the primary saw them.", "app"),
+    "storage-agent": CommandEntry(
         "storage_agent", "Have pods leave Kubernetes nodes whose DRBD volumes lost quorum: the agent, explain.", "app"
     ),
-    "ready": Entry("operator", "Make hosts schedulable again."),
-    "arm": Entry("operator", "Let hosts empty themselves when they cannot prove that they live."),
-    "disarm": Entry("operator", "Disarm hosts again."),
-    "placement": Entry("placement", "Rank hosts for a VM, and say why each other host is not among them.", "app"),
-    "secret": Entry("secrets", "Credentials that only coordinators can read, such as of power controllers."),
-    "get": Entry("objects", "List resources of a kind, or show some by name."),
-    "describe": Entry("objects", "One resource in full, with its events and what belongs to it."),
-    "apply": Entry("objects", "Create or change resources from files."),
-    "delete": Entry("objects", "Delete resources."),
-    "dump": Entry("objects", "Write the objects of a cluster as one file, for --state; this is no backup."),
-    "backup": Entry("backup", "Write everything that a lost server needs into one file, and check it."),
-    "restore": Entry("backup", "Put a backup back; the cluster is paused until its hosts have registered."),
-    "schema": Entry(
+    "ready": CommandEntry("operator", "Make hosts schedulable again."),
+    "arm": CommandEntry("operator", "Let hosts empty themselves when they cannot prove that they live."),
+    "disarm": CommandEntry("operator", "Disarm hosts again."),
+    "placement": CommandEntry(
+        "placement", "Rank hosts for a VM, and say why each other host is not among them.", "app"
+    ),
+    "secret": CommandEntry("secrets", "Credentials that only coordinators can read, such as of BMCs."),
+    "get": CommandEntry("objects", "List resources of a kind, or show some by name."),
+    "describe": CommandEntry("objects", "One resource in full, with its events and what belongs to it."),
+    "apply": CommandEntry("objects", "Create or change resources from files."),
+    "delete": CommandEntry("objects", "Delete resources."),
+    "dump": CommandEntry("objects", "Write the objects of a cluster as one file, for --state; this is no backup."),
+    "backup": CommandEntry("backup", "Write everything that a lost server needs into one file, and check it."),
+    "restore": CommandEntry("backup", "Put a backup back; the cluster is paused until its hosts have registered."),
+    "schema": CommandEntry(
         "schema", "The storage schema: status, plan, upgrade and back; the tree of ZooKeeper as a file.", "app"
     ),
-    "migrate-store": Entry(
+    "migrate-store": CommandEntry(
         "migrate_store", "Move a cluster from its state directory to a Kubernetes API server.", "migrate_store"
     ),
-    "zookeeper": Entry("zookeeper", "ZooKeeper as the store: make what a new cluster needs there.", "app"),
-    "restored": Entry("controller", "Say that the data of etcd or ZooKeeper was put back: the cluster is paused."),
-    "audit": Entry("audit", "Who did what to which object with which token: list, verify.", "app"),
-    "tls": Entry("tls", "The server's own authority: replace it.", "app"),
-    "token": Entry("tokens", "Tokens of people, programs and hosts: create, list, rotate, revoke.", "app"),
-    "decide": Entry("decide", "Replay a decision on data from a file."),
-    "admission": Entry("controller", "Print the webhook by which an API server asks before it writes."),
-    "cluster-roles": Entry(
+    "zookeeper": CommandEntry("zookeeper", "ZooKeeper as the store: make what a new cluster needs there.", "app"),
+    "restored": CommandEntry(
+        "controller", "Say that the data of etcd or ZooKeeper was put back: the cluster is paused."
+    ),
+    "audit": CommandEntry("audit", "Who did what to which object with which token: list, verify.", "app"),
+    "tls": CommandEntry("tls", "The server's own authority: replace it.", "app"),
+    "token": CommandEntry("tokens", "Tokens of people, programs and hosts: create, list, rotate, revoke.", "app"),
+    "decide": CommandEntry("decide", "Replay a decision on data from a file."),
+    "admission": CommandEntry("controller", "Print the webhook by which an API server asks before it writes."),
+    "cluster-roles": CommandEntry(
         "controller", "Print the roles of those who write to a Kubernetes API server directly.", "cluster_roles"
     ),
-    "crds": Entry("objects", "Print the manifests of all kinds for a Kubernetes cluster."),
-    "config": Entry("decide", "Show the effective settings, or the reference of all settings."),
+    "crds": CommandEntry("objects", "Print the manifests of all kinds for a Kubernetes cluster."),
+    "config": CommandEntry("decide", "Show the effective settings, or the reference of all settings."),
 }
 
 

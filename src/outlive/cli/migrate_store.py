@@ -1,8 +1,8 @@
 """``outlive migrate-store``: the cluster of a state directory goes on, on an API server or an ensemble of ZooKeeper.
 
 The server is stopped. Everything is checked before anything is written; then the keys are shared, withheld from
-controllers, the directory is marked, and all objects are written and read back (docs/operating/kubernetes.md#move,
-docs/operating/zookeeper.md#move).
+controllers, the directory is marked, and all objects are written and read back (docs/how-to/kubernetes.md#move,
+docs/how-to/zookeeper.md#move).
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from outlive.api.config import AUTHORITY_FILE, TOKEN_FILE
-from outlive.base.clock import SystemClock, as_datetime
-from outlive.base.errors import BadInput, NotFound, Refused
-from outlive.base.ids import SystemIds
+from outlive.api import AUTHORITY_FILE, TOKEN_FILE
+from outlive.base import BadInput, NotFound, Refused, SystemClock, SystemIds, as_datetime
 from outlive.cli.access import StoreKind, default_state_dir
 from outlive.cli.arguments import Yes
 from outlive.cli.controller import (
@@ -29,17 +27,17 @@ from outlive.cli.controller import (
     kubernetes_store,
     zookeeper_store,
 )
-from outlive.cli.output import Report, progress
+from outlive.cli.output import Report, show_progress
 from outlive.cli.questions import ask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from outlive.cli.tables import TextTable
-    from outlive.drivers.shared_keys import SharedKeys
+    from outlive.drivers import SharedKeys
     from outlive.resources import Resource
     from outlive.store.kubernetes import KubernetesStore
-    from outlive.store.sqlite.moved import MovedStore
+    from outlive.store.sqlite import MovedStore
     from outlive.store.zookeeper import ZooKeeperStore
 
 
@@ -71,12 +69,9 @@ async def migrate_store(
     Stop outlive up before. From the first write on it refuses the directory. Repeat the command if it is interrupted.
     The cluster is paused there until its hosts have registered what they run.
     """
-    from outlive.drivers.store_move import check_at_rest, check_target, read_objects
-    from outlive.store.kubernetes import KubernetesStore
-    from outlive.store.kubernetes.served import check_kinds_served
-    from outlive.store.sqlite.exchange import finish_interrupted
-    from outlive.store.sqlite.moved import MovedStore, read_moved
-    from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore
+    from outlive.drivers import check_at_rest, check_target, read_objects
+    from outlive.store.kubernetes import KubernetesStore, check_kinds_served
+    from outlive.store.sqlite import DATABASE_FILE, MovedStore, SqliteStore, finish_interrupted, read_moved
 
     directory = state_dir if state_dir is not None else default_state_dir()
     if not (directory / DATABASE_FILE).exists():
@@ -97,7 +92,7 @@ async def migrate_store(
             raise Refused(
                 f"it is being moved, or was moved, to {moved.place}",
                 place=str(directory),
-                remedy="move it there, or go back first: docs/operating/kubernetes.md#back",
+                remedy="move it there, or go back first: docs/how-to/kubernetes.md#back",
             )
         objects = await read_objects(source)
         check_at_rest(objects)
@@ -113,11 +108,13 @@ async def migrate_store(
         await target.store.close()
     document = {"server": target.server, "namespace": target.namespace, "moved": dict(sorted(counts.items()))}
     steps = _steps_on_kubernetes if target.namespace else _steps_on_zookeeper
-    output.show(document, lambda: [_table(counts), *_numbered(directory, target.server, steps(directory, target))])
+    output.show(
+        document, lambda: [_count_table(counts), *_number_steps(directory, target.server, steps(directory, target))]
+    )
 
 
 def _open_target(store: StoreKind, kubeconfig: str, context: str, namespace: str, zookeeper: str) -> _Target:
-    from outlive.drivers.kubernetes.shared_keys import SecretKeys
+    from outlive.drivers.kubernetes import SecretKeys
     from outlive.drivers.zookeeper import ZnodeKeys
     from outlive.store.kubernetes import cluster_access
 
@@ -131,26 +128,25 @@ def _open_target(store: StoreKind, kubeconfig: str, context: str, namespace: str
 
 async def _move(target: _Target, directory: Path, note: MovedStore, objects: Sequence[Resource]) -> Counter[str]:
     """Share the keys, mark the directory, move the objects, and let the controllers begin."""
-    from outlive.drivers.store_move import move_objects
-    from outlive.store.sqlite.moved import write_moved
+    from outlive.drivers import move_objects
+    from outlive.store.sqlite import write_moved
 
-    files = _keys(directory, objects)
-    new = SystemIds().uuid()
+    files = _check_keys(directory, objects)
+    new = SystemIds().new_uuid()
     move = await target.keys.begin_move(directory, files, source=note.source, incarnation=new)
     if move.over:
         return Counter(one.kind() for one in objects)
     write_moved(directory, note)
-    with progress("moving objects", len(objects)) as bar:
-        counts = await move_objects(objects, target.store, move, SystemClock(), bar.at)
+    with show_progress("moving objects", len(objects)) as bar:
+        counts = await move_objects(objects, target.store, move, SystemClock(), bar.advance_to)
     await target.keys.end_move(note.source)
     return counts
 
 
-def _keys(directory: Path, objects: Sequence[Resource]) -> tuple[str, ...]:
+def _check_keys(directory: Path, objects: Sequence[Resource]) -> tuple[str, ...]:
     """Names of the key files, all of which are there and fit. ``Refused`` and ``BadInput`` where one is missing."""
-    from outlive.api.lifetimes import StateToken
-    from outlive.api.tls import AUTHORITY_KEY_FILE, NEXT_FILE, NEXT_KEY_FILE, ServerTls
-    from outlive.drivers.secrets import KEY_FILE, ClusterKey, SealingKey
+    from outlive.api import AUTHORITY_KEY_FILE, NEXT_FILE, NEXT_KEY_FILE, ServerTls, StateToken
+    from outlive.drivers import KEY_FILE, ClusterKey, SealingKey
     from outlive.resources import Cluster
 
     if any((directory / name).exists() for name in (NEXT_FILE, NEXT_KEY_FILE)):
@@ -171,7 +167,7 @@ def _keys(directory: Path, objects: Sequence[Resource]) -> tuple[str, ...]:
     return (AUTHORITY_FILE, AUTHORITY_KEY_FILE, KEY_FILE, TOKEN_FILE)
 
 
-def _table(counts: Counter[str]) -> TextTable:
+def _count_table(counts: Counter[str]) -> TextTable:
     from outlive.cli.tables import TextTable
 
     rows = [(kind, str(count)) for kind, count in sorted(counts.items())]
@@ -199,7 +195,7 @@ def _steps_on_zookeeper(directory: Path, target: _Target) -> list[str]:
         "its /etc/outlive/node.yaml; on the other hosts the addresses of all controllers into server.url; restart "
         "outlive node there; VMs run on",
         *_LAST_STEPS,
-        "back up the ensemble: docs/operating/zookeeper.md#backup",
+        "back up the ensemble: docs/how-to/zookeeper.md#backup",
     ]
 
 
@@ -210,6 +206,6 @@ _LAST_STEPS: Final = (
 )
 
 
-def _numbered(directory: Path, server: str, steps: list[str]) -> list[str]:
+def _number_steps(directory: Path, server: str, steps: list[str]) -> list[str]:
     lines = [f"All objects are on {server}; outlive up refuses {directory} from now on. Now, in this order:"]
     return [*lines, *(f"{number}. {step}" for number, step in enumerate(steps, 1))]

@@ -8,20 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
-from outlive.base.logging import configure_logging
-from outlive.base.random import system_random
+from outlive.base import BadInput, ExitCode, NotFound, SystemClock, Usage, configure_logging, system_random
 from outlive.cli.access import WriteAccess, require_server
-from outlive.cli.commands import command, group
-from outlive.cli.output import Output, Report, fault_blocks, table, write
-from outlive.network.names import CHECK_PATH, TRACE_PATH
+from outlive.cli.commands import command, make_group
+from outlive.cli.output import Output, Report, fault_blocks, make_table, write
+from outlive.network import CHECK_PATH, TRACE_PATH
 from outlive.resources import VirtualMachinePort, VirtualNetwork
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import Store, read
-from outlive.store.naming import find_vm
+from outlive.runtime import OrderedTaskGroup
+from outlive.store import find_vm, read
 
-app = group("Networks of VMs: those that hosts make, and those in OVN.")
+app = make_group("Networks of VMs: those that hosts make, and those in OVN.")
 
 
 @command(app, "check")
@@ -50,18 +46,18 @@ def check_lines(found: dict[str, Any], *, wide: bool) -> list[Any]:
     lines: list[Any] = [f"{len(findings) + more} findings in {looked}"]
     lines += fault_blocks((one["code"], one["about"], one["text"], one.get("remedy", "")) for one in findings)
     differences = [
-        (one["row"], part["column"], _shown(part["found"]), _shown(part["wanted"]))
+        (one["row"], part["column"], _format_cell(part["found"]), _format_cell(part["wanted"]))
         for one in findings
         for part in one.get("columns", ())
     ]
     if wide and differences:
-        lines += ["", table(("Row", "Column", "Found", "Wanted"), differences)]
+        lines += ["", make_table(("Row", "Column", "Found", "Wanted"), differences)]
     elif differences:
         lines += ["", "what rows have and should have: -o wide or -o json"]
     return [*lines, f"and {more} more"] if more else lines
 
 
-def _shown(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else "" if value is None else str(value)
 
 
@@ -78,21 +74,20 @@ async def trace(
 ) -> ExitCode | None:
     """Follow packets of a VM through OVN; exit code 1 if one does not end where it should. Changes nothing.
 
-    OVN's logical flows are all that is looked at: bindings and tunnels are not (outlive network check).
+    It follows OVN's logical flows only; for bindings and tunnels see outlive network check.
     """
     async with access.open() as store:
         server = require_server(store, "this asks the server that programs OVN")
-        subjects = [await _find(store, one) if one else "" for one in (name, sender)]
+        subjects = []
+        for one in (name, sender):  # a port, else a VM by any of its names
+            is_vm = one and await read(store, VirtualMachinePort, one) is None
+            subjects.append((await find_vm(store, one)).name if is_vm else one)
         found = await server.question(TRACE_PATH, {"name": subjects[0], "to": to, "from": subjects[1]})
     if not found:
         raise BadInput(f"nothing can be traced of {name}: it has no addresses", remedy="give --to ADDRESS")
-    output.show(found, lambda: raw_lines(found) if raw else trace_lines(found))
+    printed = [line for one in found for line in (f"# {one['packet']}", *one["raw"].splitlines(), "")]
+    output.show(found, lambda: printed if raw else trace_lines(found))
     return ExitCode.NO if any(one["passed"] is False for one in found) else None
-
-
-async def _find(store: Store, name: str) -> str:
-    """A port, else a VM by any of its names."""
-    return name if await read(store, VirtualMachinePort, name) is not None else (await find_vm(store, name)).name
 
 
 def trace_lines(found: list[dict[str, Any]]) -> list[Any]:
@@ -101,18 +96,9 @@ def trace_lines(found: list[dict[str, Any]]) -> list[Any]:
     for one in found:
         verdict = {True: "ok", False: "FAILS", None: "-"}[one["passed"]]
         lines.append(f"{verdict:<6}{one['packet']}: {one['text']}")
-        ways = []
         for hop in one["hops"]:
-            ways.append(f"{hop['kind']} {hop['name']} ({hop['inport']} > {', '.join(hop['outports']) or 'nowhere'})")
-        lines += [f"        {way}" for way in ways]
-    return lines
-
-
-def raw_lines(found: list[dict[str, Any]]) -> list[Any]:
-    """What ovn-trace printed."""
-    lines: list[Any] = []
-    for one in found:
-        lines += [f"# {one['packet']}", *one["raw"].splitlines(), ""]
+            ends = ", ".join(hop["outports"]) or "nowhere"
+            lines.append(f"        {hop['kind']} {hop['name']} ({hop['inport']} > {ends})")
     return lines
 
 
@@ -130,9 +116,8 @@ async def announce(
     It needs the node's own network and the right to open raw sockets (NET_RAW), and to list pods.
     """
     from outlive.cli.serving import stop_signal
-    from outlive.drivers.ovn.announcer import PacketAnnouncer
-    from outlive.drivers.ovn.pod_announcer import PodAnnouncer
-    from outlive.network.pod_cache import PodCache
+    from outlive.drivers.ovn import PacketAnnouncer, PodAnnouncer
+    from outlive.network import PodCache
     from outlive.store.kubernetes import KubernetesStore, cluster_access
 
     if pod and pod.count("/") != 1:

@@ -9,27 +9,29 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from outlive.base.errors import AlreadyExists, BadInput, NotFound
+from outlive.base import AlreadyExists, BadInput, NotFound
 from outlive.cli.access import Access, WriteAccess
-from outlive.cli.commands import command, group
+from outlive.cli.commands import command, make_group
 from outlive.cli.network import app
-from outlive.cli.output import Output, table, write
-from outlive.network.own_changes import add_reservation, add_rule, change_network, remove_reservation, remove_rule
-from outlive.network.own_networks import (
+from outlive.cli.output import Output, make_table, write
+from outlive.network import (
+    add_reservation,
+    add_rule,
+    change_network,
     check_beside,
     check_beside_hosts,
+    check_network,
     completed_network,
     domain_of,
     ordered_rules,
+    remove_reservation,
+    remove_rule,
 )
-from outlive.network.pool import check_network
-from outlive.resources import Cluster, DhcpLease, ObjectMeta, VirtualNetwork
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.networks import FirewallRule, VirtualNetworkSpec
+from outlive.resources import CLUSTER, Cluster, DhcpLease, FirewallRule, ObjectMeta, VirtualNetwork, VirtualNetworkSpec
 from outlive.store import Store, compare_and_swap, list_all, read
 
-acl = group("Firewall rules of managed networks.")
-dhcp = group("DHCP reservations and leases of managed networks.")
+acl = make_group("Firewall rules of managed networks.")
+dhcp = make_group("DHCP reservations and leases of managed networks.")
 app.add_typer(acl, name="acl")
 app.add_typer(dhcp, name="dhcp")
 
@@ -96,7 +98,8 @@ async def add_network(
     async with access.open(write=True) as store:
         if await read(store, VirtualNetwork, network) is not None:
             raise AlreadyExists(f"there is a network {network} already", remedy="outlive network modify changes it")
-        await _check(store, made)
+        others = [one async for one in list_all(store, VirtualNetwork) if one.name != network]
+        _check_all(made, others, await read(store, Cluster, CLUSTER))
         await store.create(made)
     write(f"network {network} created: {_describe(made)}\n")
 
@@ -116,7 +119,7 @@ async def modify_network(
     gateway6: Gateway6 = None,
     dhcp6: Dhcp6 = None,
 ) -> None:
-    """Change what is given of a network; all else stays."""
+    """Change a network; options that are not given stay."""
     given = _collect_changes(mtu, domain, name_servers, (ipv4, gateway4, dhcp4), (ipv6, gateway6, dhcp6)) | {"vni": vni}
     if all(value is None for value in given.values()):
         raise BadInput(f"nothing of network {network} is to be changed", remedy="give an option: --help shows them")
@@ -127,7 +130,7 @@ async def modify_network(
 @command(app, "remove")
 async def remove_network(access: WriteAccess, network: NetworkName) -> None:
     """Delete a network; one that VMs have ports on, or are attached to, stays. Hosts take its devices away."""
-    from outlive.api.admission import check_deletion
+    from outlive.api import check_deletion
 
     async with access.open(write=True) as store:
         found = await _find(store, network)
@@ -154,7 +157,7 @@ async def list_networks(access: Access, output: Output) -> None:
         for one in found
     ]
     columns = ("Name", "Type", "VNI", "MTU", "Subnets", "Gateways", "Domain")
-    output.show([one.spec for one in found], lambda: [table(columns, rows, numbers=("VNI", "MTU"))])
+    output.show([one.spec for one in found], lambda: [make_table(columns, rows, numbers=("VNI", "MTU"))])
 
 
 @command(acl, "add")
@@ -166,7 +169,7 @@ async def add_acl(
     direction: Annotated[RuleDirection, typer.Option("--direction", help="in: sent to the network; out: leaves it.")],
     at: Annotated[int | None, typer.Option("--at", metavar="N", help="Its place, from 0 on; else the last.")] = None,
 ) -> None:
-    """Add a firewall rule; the others of its direction are numbered anew."""
+    """Add a firewall rule; later rules of its direction move down."""
     new = FirewallRule(name=name, direction=direction.value, rule=rule)
     changed = await _change(access, network, lambda spec: add_rule(spec, new, at))
     order = [one.name for one in ordered_rules(changed.spec, direction.value)]
@@ -191,7 +194,7 @@ async def list_acl(access: Access, output: Output, network: NetworkName) -> None
         found = await _find(store, network)
     rules = [one for direction in ("in", "out") for one in ordered_rules(found.spec, direction)]
     rows = [(one.direction, one.order, one.name, one.rule) for one in rules]
-    output.show(rules, lambda: [table(("Direction", "Order", "Name", "Rule"), rows, numbers=("Order",))])
+    output.show(rules, lambda: [make_table(("Direction", "Order", "Name", "Rule"), rows, numbers=("Order",))])
 
 
 @command(dhcp, "add")
@@ -202,14 +205,14 @@ async def add_dhcp(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="That it is given.")],
     hostname: Annotated[str, typer.Option("--hostname", metavar="NAME", help="Its name in DNS.")] = "",
 ) -> None:
-    """Keep an address for an interface."""
+    """Reserve an address for an interface."""
     await _change(access, network, lambda spec: add_reservation(spec, mac, address, hostname))
     write(f"network {network}: {address} is kept for {mac}\n")
 
 
 @command(dhcp, "remove")
 async def remove_dhcp(access: WriteAccess, network: NetworkName, mac: Mac) -> None:
-    """Keep no address for an interface any more."""
+    """Remove the reservation of an address."""
     await _change(access, network, lambda spec: remove_reservation(spec, mac))
     write(f"network {network}: nothing is kept for {mac} any more\n")
 
@@ -225,7 +228,7 @@ async def list_dhcp(access: Access, output: Output, network: NetworkName) -> Non
     ]
     rows += [("lease", one.mac, one.address, one.hostname, one.expires_at or "") for one in leases]
     shown = {"reservations": found.spec.reservations, "leases": leases}
-    output.show(shown, lambda: [table(("Kind", "MAC", "Address", "Hostname", "Expires"), rows)])
+    output.show(shown, lambda: [make_table(("Kind", "MAC", "Address", "Hostname", "Expires"), rows)])
 
 
 def _collect_changes(
@@ -246,7 +249,7 @@ async def _change(
     access: WriteAccess, name: str, change: Callable[[VirtualNetworkSpec], VirtualNetworkSpec]
 ) -> VirtualNetwork:
     """Write what ``change`` makes of a network's spec, once it has been checked; the network after it."""
-    from outlive.api.admission import check_network_in_use
+    from outlive.api import check_network_in_use
 
     async with access.open(write=True) as store:
         found = await _find(store, name)
@@ -254,20 +257,15 @@ async def _change(
         cluster = await read(store, Cluster, CLUSTER)
         others = [one async for one in list_all(store, VirtualNetwork) if one.name != name]
 
-        def changed(found: VirtualNetwork | None) -> VirtualNetwork:
+        def apply_change(found: VirtualNetwork | None) -> VirtualNetwork:
             if found is None:
                 raise _missing_network(name)
             new = completed_network(msgspec.structs.replace(found, spec=change(found.spec)))
             _check_all(new, others, cluster)
             return new
 
-        result = await compare_and_swap(store, VirtualNetwork, name, changed, clock=access.clock, half="spec")
+        result = await compare_and_swap(store, VirtualNetwork, name, apply_change, clock=access.clock, half="spec")
         return result if result is not None else await _find(store, name)
-
-
-async def _check(store: Store, network: VirtualNetwork) -> None:
-    others = [one async for one in list_all(store, VirtualNetwork) if one.name != network.name]
-    _check_all(network, others, await read(store, Cluster, CLUSTER))
 
 
 def _check_all(network: VirtualNetwork, others: list[VirtualNetwork], cluster: Cluster | None) -> None:

@@ -1,8 +1,8 @@
 """``outlive node``: the daemon of this host as a process, from its configuration to its end.
 
-Signals: ``TERM``, ``INT`` and ``QUIT`` end it in good order, a second one without waiting; ``HUP`` opens the log's file
+Signals: ``TERM``, ``INT`` and ``QUIT`` end it cleanly, a second one without waiting; ``HUP`` opens the log's file
 anew; ``PWR`` says that the machine goes down; ``USR2`` has the installed version take its place in the same process.
-Virtual machines run on in all of these, but for those of a machine that goes down (docs/roles/node.md).
+Virtual machines run on in all of these, but for those of a machine that goes down (docs/how-to/host-daemon.md).
 """
 
 from __future__ import annotations
@@ -19,21 +19,28 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from outlive import __version__
-from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, ExitCode, OutliveError
-from outlive.base.ids import SystemIds
-from outlive.base.logging import configure_logging, copy_log, get_logger, reopen_log
-from outlive.base.random import system_random
+from outlive.base import (
+    BadInput,
+    ExitCode,
+    OutliveError,
+    SystemClock,
+    SystemIds,
+    configure_logging,
+    copy_log,
+    get_logger,
+    reopen_log,
+    system_random,
+)
 from outlive.cli.access import StoreKind
 from outlive.cli.node_join import join
 from outlive.cli.node_settings import HostConfig, check_clock, load_node, node_file
 from outlive.cli.output import write
 
 if TYPE_CHECKING:
-    from outlive.base.clock import Clock
-    from outlive.node.host_log import HostLogWriter
+    from outlive.base import Clock
+    from outlive.node import HostLogWriter
     from outlive.resources import Hypervisor
-    from outlive.roles.node import NodeRole
+    from outlive.roles import NodeRole
     from outlive.store import Store
 
 LOOK_S: Final = 0.1
@@ -66,7 +73,7 @@ def node(
         Path | None, typer.Option("--config", metavar="FILE", help="Instead of /etc/outlive/node.yaml.")
     ] = None,
     leave_vms: Annotated[
-        bool, typer.Option("--leave-vms", help="When asked to end, let the VMs of this host run on by themselves.")
+        bool, typer.Option("--leave-vms", help="When asked to end, leave the VMs of this host running.")
     ] = False,
     store: Annotated[
         StoreKind | None,
@@ -130,11 +137,10 @@ class NodeProcess:
     async def run(self) -> int:
         """Until it is asked to end, or must not run."""
         from outlive.cli.node_ports import node_ports, node_store
-        from outlive.drivers.duties import CommandDuty
-        from outlive.drivers.machine import LinuxMachine
+        from outlive.drivers import CommandDuty, LinuxMachine
         from outlive.drivers.service_manager import notify
-        from outlive.node.guard_client import GuardClient
-        from outlive.roles.node import NodeRole
+        from outlive.node import GuardClient
+        from outlive.roles import NodeRole
 
         config = self._config
         check_clock(self._clock)
@@ -144,7 +150,7 @@ class NodeProcess:
         closing = AsyncExitStack()
         guard = GuardClient(config.guard.socket, guests=config.libvirt.slice if config.libvirt.uri else "")
         try:
-            log = _kept_log(store, config, self._clock)
+            log = _make_log_keeper(store, config, self._clock)
             role = NodeRole(
                 store,
                 store,
@@ -155,7 +161,7 @@ class NodeProcess:
                 random=system_random(),
                 ids=SystemIds(),
                 networks=config.host.addresses,
-                newcomer=newcomer(config),
+                newcomer=new_hypervisor(config),
                 duties=(CommandDuty("api", config.primary.start, config.primary.stop),),
                 log=log,
             )
@@ -165,7 +171,7 @@ class NodeProcess:
                 "vms": config.libvirt.uri or "none",
                 "guard": config.guard.socket,
             }
-            found = machine.capabilities()
+            found = machine.read_capabilities()
             fields |= {"version": __version__, "level": config.log.level, "kernel": found.kernel, "os": found.os}
             fields |= {"architecture": found.cpu_arch, "cpus": str(found.cpus)}
             _log.info("node.started", host=config.name, pid=os.getpid(), boot=machine.boot_id(), **fields)
@@ -183,7 +189,7 @@ class NodeProcess:
                 await asyncio.wait((running,))
                 await closing.aclose()  # the next version listens there
                 await store.close()
-                replace_process(machine.hand_on_lock())
+                replace_process(machine.pass_lock())
                 return NOT_REPLACED
             await running
         finally:
@@ -200,9 +206,9 @@ class NodeProcess:
         settings = self._config.metrics
         if not settings.listen:
             return
-        from outlive.api.host_metrics import serving_metrics
+        from outlive.api import serve_metrics
 
-        serve = serving_metrics(settings, role.metrics, store, version=__version__, clock=self._clock, ids=SystemIds())
+        serve = serve_metrics(settings, role.metrics, store, version=__version__, clock=self._clock, ids=SystemIds())
         try:
             url = await closing.enter_async_context(serve)
         except OutliveError as error:
@@ -226,15 +232,15 @@ class NodeProcess:
         task.add_done_callback(self._tasks.discard)
 
     async def _end(self, role: NodeRole, *, going_down: bool = False) -> None:
-        """The first request ends it in good order; the second one does not wait, and leaves VMs."""
-        from outlive.drivers.service_manager import machine_goes_down
+        """The first request ends it cleanly; the second one does not wait, and leaves VMs."""
+        from outlive.drivers import is_machine_stopping
 
         self._asked += 1
         if self._asked > 1 and not self._refused:
             _log.warning("node.hurries", host=self._config.name)
             role.hurry()
             return
-        going_down = going_down or await machine_goes_down()
+        going_down = going_down or await is_machine_stopping()
         role.stop(leave_vms=self._leave_vms or self._refused, going_down=going_down)
         self._refused = bool(role.stop_refused)
         if self._refused:
@@ -242,7 +248,7 @@ class NodeProcess:
 
     async def _replace(self, role: NodeRole) -> None:
         """Have the installed version take over, if it could start here."""
-        if not await _starts(_arguments()):
+        if not await _can_start(_restart_command()):
             _log.error("node.not_replaced", host=self._config.name, why="the installed version cannot start here")
             return
         _log.info("node.replaced", host=self._config.name, held=role.lease.held)
@@ -274,30 +280,29 @@ class NodeProcess:
         write(f"outlive: ready: {text}, with {vms} and the guard at {config.guard.socket}\n")
 
 
-def _kept_log(store: Store, config: HostConfig, clock: Clock) -> HostLogWriter | None:
+def _make_log_keeper(store: Store, config: HostConfig, clock: Clock) -> HostLogWriter | None:
     """Who keeps the last lines of the log in the store, if somebody is to."""
-    from outlive.node.host_log import HostLogWriter
+    from outlive.node import HostLogWriter
 
     if not config.node.log_lines:
         return None
-    process = SystemIds().uuid()
+    process = SystemIds().new_uuid()
     kept = HostLogWriter(store, config.name, clock=clock, process=process, lines=config.node.log_lines)
     copy_log(kept.put)
     return kept
 
 
-def newcomer(config: HostConfig) -> Hypervisor:
+def new_hypervisor(config: HostConfig) -> Hypervisor:
     """As what this host registers itself the first time."""
     import msgspec
 
-    from outlive.resources import Hypervisor, ObjectMeta
-    from outlive.resources.hosts import HypervisorSpec
+    from outlive.resources import Hypervisor, HypervisorSpec, ObjectMeta
 
     spec = msgspec.convert({"management": "node", "mode": config.host.mode}, HypervisorSpec)
     return Hypervisor(metadata=ObjectMeta(name=config.name, labels=dict(config.host.labels)), spec=spec)
 
 
-def _arguments() -> list[str]:
+def _restart_command() -> list[str]:
     """How this process was started, with the interpreter in front."""
     return [sys.executable, *sys.orig_argv[1:]]
 
@@ -305,14 +310,14 @@ def _arguments() -> list[str]:
 def replace_process(variables: Mapping[str, str] | None = None) -> None:
     """Have the installed version run in this process, by the same command line; returns only where the system
     refuses."""
-    arguments = _arguments()
+    arguments = _restart_command()
     try:
         os.execve(arguments[0], arguments, {**os.environ, **(variables or {})})  # noqa: S606 - what runs already
     except OSError as error:
         _log.error("node.not_replaced", why=str(error))
 
 
-async def _starts(arguments: list[str]) -> bool:
+async def _can_start(arguments: list[str]) -> bool:
     """Whether the same command line would start, by the files that are installed now."""
     child = await asyncio.create_subprocess_exec(*arguments, "--check", stdin=asyncio.subprocess.DEVNULL)
     try:

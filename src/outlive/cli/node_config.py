@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml  # type: ignore[import-untyped]
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.cli.output import write
-from outlive.drivers.files import read_input, write_output
-from outlive.inventory.node_config import fencing_lines, read_node_config
-from outlive.inventory.node_networks import ReadNetworks, is_dump, read_network_dump
-from outlive.node.fencing.policy import VALIDATE_FENCING
-from outlive.resources.codec import decode_as, to_builtins
-from outlive.runtime.config import FILE_BYTES, parse_settings
+from outlive.drivers import read_input, write_output
+from outlive.inventory import fencing_lines, is_dump, read_network_dump, read_node_config
+from outlive.node.fencing import VALIDATE_FENCING
+from outlive.resources import decode_as, to_builtins
+from outlive.runtime import FILE_BYTES, parse_settings
 
 if TYPE_CHECKING:
-    from outlive.inventory.node_config import Imported
+    pass
 
 NODE_NAME: Final = "node.yaml"
 OBJECTS_NAME: Final = "cluster.yaml"
@@ -35,7 +34,13 @@ def convert_node_config(source: Path, out: Path, host: str) -> None:
         raise BadInput("is no directory", place=str(out), remedy="make it first")
     configs: list[tuple[Path, Mapping[str, Any]]] = []
     dumps: list[tuple[Path, Mapping[str, Any]]] = []
-    for file in _files(source):
+    files = [source]
+    if source.is_dir():
+        files = sorted(one for one in source.iterdir() if one.suffix in (".yaml", ".yml", ".json") and one.is_file())
+        if not files or len(files) > FILES_LIMIT:
+            remedy = "give a folder with that daemon's configuration and a dump of its tree"
+            raise BadInput(f"has {len(files)} files that could be read", place=str(source), remedy=remedy)
+    for file in files:
         document = _read(file)
         (dumps if is_dump(document) else configs).append((file, document))
     if len(configs) > 1 or len(dumps) > 1:
@@ -48,22 +53,22 @@ def convert_node_config(source: Path, out: Path, host: str) -> None:
     for _, imported in found:
         result = VALIDATE_FENCING.function(imported.fencing)
         objects = [to_builtins(one) for one in (imported.cluster, *imported.hypervisors)]
-        write_output(out / NODE_NAME, _yaml([imported.node]))
-        write_output(out / OBJECTS_NAME, _yaml(objects))
-        _print(_converted_lines(imported, out, fencing_lines(result)))
+        write_output(out / NODE_NAME, _dump_yaml([imported.node]))
+        write_output(out / OBJECTS_NAME, _dump_yaml(objects))
+        _print(
+            [
+                f"{out / NODE_NAME}: for {imported.host}; outlive node join adds the server",
+                f"{out / OBJECTS_NAME}: {len(imported.hypervisors)} hosts and the timing; outlive apply -f writes it",
+                f"the password of {imported.user} is left out: outlive secret set ipmi",
+                *(f"doubtful: {one}" for one in (*fencing_lines(result), *imported.warnings)),
+                *(f"left out: {one}" for one in imported.dropped),
+            ]
+        )
     for _, read in networks:
-        write_output(out / NETWORKS_NAME, _yaml([to_builtins(one) for one in read.networks]))
-        _print(_network_lines(read, out))
-
-
-def _files(source: Path) -> list[Path]:
-    if not source.is_dir():
-        return [source]
-    found = sorted(one for one in source.iterdir() if one.suffix in (".yaml", ".yml", ".json") and one.is_file())
-    if not found or len(found) > FILES_LIMIT:
-        remedy = "give a folder with that daemon's configuration and a dump of its tree"
-        raise BadInput(f"has {len(found)} files that could be read", place=str(source), remedy=remedy)
-    return found
+        write_output(out / NETWORKS_NAME, _dump_yaml([to_builtins(one) for one in read.networks]))
+        count = len(read.networks)
+        head = f"{out / NETWORKS_NAME}: {count} network{'' if count == 1 else 's'}; outlive apply -f writes it"
+        _print([head, *(f"left out: {one}" for one in read.dropped)])
 
 
 def _read(file: Path) -> Mapping[str, Any]:
@@ -81,29 +86,11 @@ def _read(file: Path) -> Mapping[str, Any]:
     return values
 
 
-def _converted_lines(found: Imported, out: Path, timing: list[str]) -> list[str]:
-    return [
-        f"{out / NODE_NAME}: for {found.host}; outlive node join adds the server",
-        f"{out / OBJECTS_NAME}: {len(found.hypervisors)} hosts and the timing; outlive apply -f writes it",
-        f"the password of {found.user} is left out: outlive secret set ipmi",
-        *(f"doubtful: {one}" for one in (*timing, *found.warnings)),
-        *(f"left out: {one}" for one in found.dropped),
-    ]
-
-
-def _network_lines(read: ReadNetworks, out: Path) -> list[str]:
-    count = len(read.networks)
-    return [
-        f"{out / NETWORKS_NAME}: {count} network{'' if count == 1 else 's'}; outlive apply -f writes it",
-        *(f"left out: {one}" for one in read.dropped),
-    ]
-
-
 def _print(lines: list[str]) -> None:
     for line in lines:
         write(f"{line}\n")
 
 
-def _yaml(documents: list[Any]) -> bytes:
+def _dump_yaml(documents: list[Any]) -> bytes:
     text: str = yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True)
     return text.encode()

@@ -16,14 +16,12 @@ import aiohttp
 import msgspec
 import typer
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, Forbidden, NotFound, Refused, Unavailable, Unknown, Usage
+from outlive.base import BadInput, Forbidden, NotFound, Refused, SystemClock, Unavailable, Unknown, Usage
 from outlive.cli.access import read_token
 from outlive.cli.node_settings import SECTIONS, check_clock, host_name, load_node, node_file
 from outlive.cli.output import write
-from outlive.drivers.credentials import forget_former
-from outlive.drivers.files import read_input, write_output, write_private
-from outlive.store.tls import JOIN_PATH, check_address, fetch_authority, parse_fingerprint, trusting
+from outlive.drivers import forget_former, read_input, write_output, write_private
+from outlive.store import JOIN_PATH, check_address, fetch_authority, make_client_context, parse_fingerprint
 
 TOKEN_FILE: Final = "node.token"  # noqa: S105 - the name of a file
 AUTHORITY_FILE: Final = "ca.pem"
@@ -35,7 +33,7 @@ ANSWER_S: Final = 60.0
 AGAIN: Final = "outlive token create --join"
 
 
-class Joined(msgspec.Struct, frozen=True, rename="camel"):
+class JoinReply(msgspec.Struct, frozen=True, rename="camel"):
     """What the server answers."""
 
     host: str
@@ -59,7 +57,7 @@ def join(
     ] = "",
     authority: Annotated[
         Path | None,
-        typer.Option("--ca", metavar="FILE", help="Authority (PEM) of a server with a certificate of its operator."),
+        typer.Option("--ca", metavar="FILE", help="Authority (PEM) of a server that uses a certificate you provided."),
     ] = None,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="Instead of the machine's short host name.")] = "",
     config: Annotated[
@@ -87,10 +85,10 @@ def join(
         token = read_token(Path(token[1:]))
     file = node_file(config)
     text = _text_of(file)
-    host, machine_id = _identity(file, text, name)
+    host, machine_id = _find_identity(file, text, name)
     everything = {"host": {"name": host, "mode": "coordinator"}, "server": {"url": url, "keyFile": CLUSTER_KEY_FILE}}
-    configured(text, everything, file)  # whether it can be written down is known before the join token is used
-    pem = _authority(url, fingerprint, authority)
+    add_join_settings(text, everything, file)  # whether it can be written down is known before the join token is used
+    pem = _find_authority(url, fingerprint, authority)
     folder = file.parent
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -101,7 +99,7 @@ def join(
     probe = folder / f".{TOKEN_FILE}.probe"  # whether it can be kept is known before the join token is used
     write_private(probe, bytes(SECRET_BYTES))
     probe.unlink()
-    trust = trusting(pem, pinned=fingerprint) if pem else None
+    trust = make_client_context(pem, pinned=fingerprint) if pem else None
     joined = asyncio.run(_exchange(url, token, {"host": host, "machineId": machine_id}, trust))
     forget_former(folder / TOKEN_FILE, folder / AUTHORITY_FILE)
     write_private(folder / TOKEN_FILE, joined.token.encode() + b"\n")
@@ -114,7 +112,7 @@ def join(
     server |= {"insecure": True} if insecure and url.startswith("http://") else {}
     own: dict[str, Any] = {"name": host} if name else {}
     own |= {"mode": "coordinator"} if joined.role == "coordinator" else {}
-    text = configured(text, {"host": own, "server": server}, file)
+    text = add_join_settings(text, {"host": own, "server": server}, file)
     write_output(file, text.encode())
     load_node(file)
     what = "coordinator" if joined.role == "coordinator" else "host"
@@ -130,10 +128,10 @@ def _text_of(file: Path) -> str:
         raise BadInput("is no text", place=str(file), remedy="put the configuration back, or remove it") from None
 
 
-def _identity(file: Path, text: str, name: str) -> tuple[str, str]:
+def _find_identity(file: Path, text: str, name: str) -> tuple[str, str]:
     """The host's name and the machine's id, as its daemon will say them; what is wrong with either is said here."""
-    from outlive.drivers.machine import LinuxMachine
-    from outlive.runtime.config import load_settings
+    from outlive.drivers import LinuxMachine
+    from outlive.runtime import load_settings
 
     check_clock(SystemClock())
     settings = load_settings(SECTIONS, file=file if text else None, environ={}, flags={})["host"]
@@ -149,18 +147,18 @@ def _identity(file: Path, text: str, name: str) -> tuple[str, str]:
     return host, machine.machine_id()
 
 
-def _authority(url: str, fingerprint: str, file: Path | None) -> str:
+def _find_authority(url: str, fingerprint: str, file: Path | None) -> str:
     """The authority to believe (PEM); empty for those of the system."""
     if not url.startswith("https://"):
         return ""
     if file is not None:
         pem = read_input(file, limit=SECRET_BYTES).decode("ascii", "replace")
-        trusting(pem)
+        make_client_context(pem)
         return pem
     return asyncio.run(fetch_authority(url, fingerprint)) if fingerprint else ""
 
 
-async def _exchange(url: str, token: str, wish: dict[str, str], trust: ssl.SSLContext | None) -> Joined:
+async def _exchange(url: str, token: str, wish: dict[str, str], trust: ssl.SSLContext | None) -> JoinReply:
     where = url.rstrip("/") + JOIN_PATH
     headers = {"Authorization": f"Bearer {token}"}
     try:
@@ -182,7 +180,7 @@ async def _exchange(url: str, token: str, wish: dict[str, str], trust: ssl.SSLCo
         ) from None
     if answer.status == 200:
         try:
-            return msgspec.json.decode(raw, type=Joined)
+            return msgspec.json.decode(raw, type=JoinReply)
         except msgspec.MsgspecError:
             raise Unavailable(
                 f"{url} does not answer as a server of Outlive does", remedy="check the address"
@@ -201,12 +199,12 @@ async def _exchange(url: str, token: str, wish: dict[str, str], trust: ssl.SSLCo
 # The configuration as text: what people wrote stays
 
 
-def configured(text: str, sections: dict[str, dict[str, Any]], file: Path) -> str:
+def add_join_settings(text: str, sections: dict[str, dict[str, Any]], file: Path) -> str:
     """The configuration of a host that has joined: these keys in section ``host``, and this section ``server``.
 
     ``BadInput`` where lines cannot be put into the file so that it says this and what it said before.
     """
-    from outlive.runtime.config import parse_settings
+    from outlive.runtime import parse_settings
 
     before, _ = parse_settings(text.encode(), str(file))
     own = sections["host"]
@@ -231,8 +229,8 @@ def configured(text: str, sections: dict[str, dict[str, Any]], file: Path) -> st
 def with_section(text: str, section: str, values: dict[str, Any]) -> str:
     """The configuration with this section, in place of one of that name."""
     lines = text.splitlines()
-    made = [f"{section}:", *(f"  {key}: {_scalar(value)}" for key, value in values.items())]
-    found = _block(lines, section)
+    made = [f"{section}:", *(f"  {key}: {_dump_scalar(value)}" for key, value in values.items())]
+    found = _find_section(lines, section)
     if found is None:
         gap = [""] if lines and lines[-1].strip() else []
         return "\n".join([*lines, *gap, *made]) + "\n"
@@ -242,7 +240,7 @@ def with_section(text: str, section: str, values: dict[str, Any]) -> str:
 def with_keys(text: str, section: str, values: dict[str, Any]) -> str:
     """The configuration with these keys in a section; ``BadInput`` where that is not written in lines."""
     lines = text.splitlines()
-    found = _block(lines, section)
+    found = _find_section(lines, section)
     if found is None:
         return with_section(text, section, values)
     begin, end = found
@@ -251,7 +249,7 @@ def with_keys(text: str, section: str, values: dict[str, Any]) -> str:
     block = lines[begin + 1 : end]
     indent = next((line[: len(line) - len(line.lstrip())] for line in block if line.strip()), "  ")
     for key, value in values.items():
-        wanted = f"{indent}{key}: {_scalar(value)}"
+        wanted = f"{indent}{key}: {_dump_scalar(value)}"
         at = next((index for index, line in enumerate(block) if line.startswith(f"{indent}{key}:")), None)
         if at is None:
             block.insert(0, wanted)
@@ -260,7 +258,7 @@ def with_keys(text: str, section: str, values: dict[str, Any]) -> str:
     return "\n".join([*lines[: begin + 1], *block, *lines[end:]]) + "\n"
 
 
-def _block(lines: list[str], section: str) -> tuple[int, int] | None:
+def _find_section(lines: list[str], section: str) -> tuple[int, int] | None:
     """Where a section of the file begins and ends; blank lines and comments behind it belong to what follows."""
     begin = next((index for index, line in enumerate(lines) if line.startswith(f"{section}:")), None)
     if begin is None:
@@ -272,5 +270,5 @@ def _block(lines: list[str], section: str) -> tuple[int, int] | None:
     return begin, end
 
 
-def _scalar(value: Any) -> str:
+def _dump_scalar(value: Any) -> str:
     return msgspec.json.encode(value).decode()

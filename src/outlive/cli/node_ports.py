@@ -8,33 +8,41 @@ from urllib.parse import quote
 
 import msgspec
 
-from outlive.base.errors import BadInput, OutliveError, Unavailable
-from outlive.base.logging import get_logger
-from outlive.base.random import system_random
-from outlive.drivers.absent import NoHypervisor
+from outlive.base import BadInput, OutliveError, Unavailable, get_logger, system_random
+from outlive.drivers import (
+    CredentialFiles,
+    KeyCopy,
+    NoHypervisor,
+    Secrets,
+    read_authorities,
+    read_input,
+    read_other_token,
+)
 from outlive.drivers.bmc import PowerControllers
-from outlive.drivers.credentials import CredentialFiles, known_authorities, other_host_token
-from outlive.drivers.files import read_input
-from outlive.drivers.libvirt.consoles import ConsoleFiles
-from outlive.drivers.libvirt.settings import unreachable
-from outlive.drivers.secrets import KeyCopy, Secrets
-from outlive.drivers.storage import CephStatistics, cuts, disks
-from outlive.node.credentials import Credentials
-from outlive.roles.node import HostFunctions, HostLinks, HostServices, NodePorts
-from outlive.store.tls import AUTHORITY_BYTES, KEY_PATH, SCREEN_PATH, context_trusting, parse_fingerprint, trusting
+from outlive.drivers.libvirt import ConsoleFiles, unreachable_reason
+from outlive.drivers.storage import CephStatistics, make_cuts, make_disks
+from outlive.node import Credentials
+from outlive.roles import HostFunctions, HostLinks, HostServices, NodePorts
+from outlive.store import (
+    AUTHORITY_BYTES,
+    KEY_PATH,
+    SCREEN_PATH,
+    make_client_context,
+    make_pinned_context,
+    parse_fingerprint,
+)
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable
 
-    from outlive.base.clock import Clock
+    from outlive.base import Clock
     from outlive.cli.node_settings import HostConfig, ServerSettings
-    from outlive.drivers.libvirt.hypervisor import LibvirtHypervisor
-    from outlive.drivers.machine import LinuxMachine
-    from outlive.node.guard_client import GuardClient
-    from outlive.node.ports import CutPort, NetworkPort, PowerPort, StoragePort
-    from outlive.store import Store
-    from outlive.store.http import HttpStore
+    from outlive.drivers import LinuxMachine
+    from outlive.drivers.libvirt import LibvirtHypervisor
+    from outlive.node import GuardClient
+    from outlive.node.ports import CutPort, NetworkPort
+    from outlive.store import HttpStore, Store
 
 _log = get_logger("node")
 
@@ -54,40 +62,24 @@ def hypervisor_port(
     settings = config.libvirt
     if not settings.migration_address:
         cluster = config.host.addresses.get("cluster", "")
-        if why := unreachable(cluster):
+        if why := unreachable_reason(cluster):
             place = f"{config.file}: host.addresses.cluster"
             raise BadInput(f"{cluster} {why}", place=place, remedy="write this host's own, as others reach it")
         settings = msgspec.structs.replace(settings, migration_address=cluster)
         if not settings.migration_address:
             _log.warning("libvirt.no_address_for_moves", remedy=migration.NO_ADDRESS)
-    return hypervisor.LibvirtHypervisor(settings, screen_password, config.storage.monitors())
-
-
-def storage_port(config: HostConfig) -> StoragePort:
-    """Locks on the disks of virtual machines."""
-    return disks(config.storage, config.host.addresses.get("storage", ""), Path(config.host.state_dir))
-
-
-def cut_port(config: HostConfig, store: Store, clock: Clock) -> CutPort:
-    """Who can shut a host out of disks, and of networks."""
-    address, state = config.host.addresses.get("storage", ""), Path(config.host.state_dir)
-    found = cuts(config.storage, store, clock, host=config.name, address=address, state=state)
-    found.add("port", port_cuts(config, store))
-    return found
+    return hypervisor.LibvirtHypervisor(settings, screen_password, config.storage.monitor_names())
 
 
 def port_cuts(config: HostConfig, store: Store) -> CutPort:
     """Who can shut a host out of networks: coordinators that reach OVN's databases."""
-    from outlive.drivers.ovn.arrived_ports import ArrivedPorts
+    from outlive.drivers.ovn import ArrivedPorts
 
     network = config.network
     if network.driver != "ovn" or not network.northbound:
         return ArrivedPorts()
+    from outlive.drivers.ovn import OvnCuts, OvnNorthbound, OvnSouthbound, set_certificates
     from outlive.drivers.ovn.chassis_table import chassis_table
-    from outlive.drivers.ovn.cuts import OvnCuts
-    from outlive.drivers.ovn.northbound import OvnNorthbound
-    from outlive.drivers.ovn.replica import set_certificates
-    from outlive.drivers.ovn.southbound import OvnSouthbound
 
     if network.key_file:
         set_certificates(network.key_file, network.certificate_file, network.ca_file)
@@ -101,9 +93,7 @@ def network_port(config: HostConfig, store: Store, clock: Clock) -> NetworkPort 
     if config.network.driver != "ovn":
         return None
     try:
-        from outlive.drivers.ovn.announcer import PacketAnnouncer
-        from outlive.drivers.ovn.host_network import OvnNetwork
-        from outlive.drivers.ovn.vswitch import LocalSwitch
+        from outlive.drivers.ovn import LocalSwitch, OvnNetwork, PacketAnnouncer
     except ImportError:
         remedy = "pip install 'outlive[ovn]'"
         raise BadInput("OVN's library is not installed", place=f"{config.file}: network", remedy=remedy) from None
@@ -122,12 +112,12 @@ def host_functions(config: HostConfig, hypervisor: LibvirtHypervisor | NoHypervi
     if not config.links.sriov:
         return None
     try:
-        from outlive.drivers.links.functions import CardFunctions
+        from outlive.drivers.links import CardFunctions
     except ImportError:
         remedy = "pip install 'outlive[links]'"
         raise BadInput("pyroute2 is not installed", place=f"{config.file}: links.sriov", remedy=remedy) from None
     cards = CardFunctions()
-    hypervisor.functions = cards.devices
+    hypervisor.functions = cards.list_devices
     return HostFunctions(cards, config.links.sriov)
 
 
@@ -149,8 +139,7 @@ def host_services(config: HostConfig, clock: Clock) -> HostServices | None:
     """What this host serves as the primary, where it makes networks."""
     if not config.links.is_on:
         return None
-    from outlive.drivers.services.programs import service_ports
-    from outlive.drivers.services.role_guard import RoleGuard
+    from outlive.drivers.services import RoleGuard, service_ports
 
     settings = config.services
     public = Path(settings.public_dir)
@@ -164,11 +153,6 @@ def host_services(config: HostConfig, clock: Clock) -> HostServices | None:
         pdns=settings.pdns,
     )
     return HostServices(ports, guard, settings)
-
-
-def power_port(config: HostConfig, store: Store, clock: Clock) -> PowerPort:
-    """Power controllers of other hosts, for coordinators."""
-    return PowerControllers(Secrets(store, Path(config.server.key_file)).credential)
 
 
 def cluster_keys(config: HostConfig, store: HttpStore | None) -> KeyCopy:
@@ -211,7 +195,7 @@ def node_store(config: HostConfig, clock: Clock) -> Store:
     """The store as this host's own credentials open it."""
     server = config.server
     if server.store == "zookeeper":
-        from outlive.base.ids import SystemIds
+        from outlive.base import SystemIds
         from outlive.store.zookeeper import ZooKeeperClient, ZooKeeperStore, read_access
 
         client = ZooKeeperClient(read_access(server.zookeeper))
@@ -220,33 +204,36 @@ def node_store(config: HostConfig, clock: Clock) -> Store:
         from outlive.store.kubernetes import KubernetesStore, cluster_access
 
         return KubernetesStore(cluster_access(server.kubeconfig, server.context), clock=clock, random=system_random())
-    from outlive.store.http import HttpStore
+    from outlive.store import HttpStore
 
     return HttpStore(
         server.url,
-        config.token(),
+        config.read_token(),
         clock=clock,
         random=system_random(),
         tls=server_tls(server),
         insecure=server.insecure,
-        former=other_host_token(Path(server.token_file)),
+        former=read_other_token(Path(server.token_file)),
     )
 
 
 def node_ports(config: HostConfig, machine: LinuxMachine, guard: GuardClient, store: Store, clock: Clock) -> NodePorts:
     """All of them."""
-    from outlive.store.http import HttpStore
+    from outlive.store import HttpStore
 
     server = store if isinstance(store, HttpStore) else None
     hypervisor = hypervisor_port(config, screen_passwords(server))
+    address, state = config.host.addresses.get("storage", ""), Path(config.host.state_dir)
+    cuts = make_cuts(config.storage, store, clock, host=config.name, address=address, state=state)
+    cuts.add("port", port_cuts(config, store))
     return NodePorts(
         hypervisor=hypervisor,
         machine=machine,
         guard=guard,
-        storage=storage_port(config),
-        power=power_port(config, store, clock),
-        cut=cut_port(config, store, clock),
-        statistics=hypervisor.statistics,
+        storage=make_disks(config.storage, address, state),
+        power=PowerControllers(Secrets(store, Path(config.server.key_file)).read_credential),
+        cut=cuts,
+        statistics=hypervisor.read_statistics,
         keys=cluster_keys(config, server),
         credentials=Credentials(credential_files(config.server), server) if server is not None else None,
         storage_statistics=CephStatistics(config.storage),
@@ -266,8 +253,8 @@ def server_tls(server: ServerSettings) -> ssl.SSLContext | None:
         return None
     try:
         if server.fingerprint:
-            return context_trusting(known_authorities(Path(server.ca_file), parse_fingerprint(server.fingerprint)))
-        return trusting(read_input(Path(server.ca_file), limit=AUTHORITY_BYTES).decode())
+            return make_pinned_context(read_authorities(Path(server.ca_file), parse_fingerprint(server.fingerprint)))
+        return make_client_context(read_input(Path(server.ca_file), limit=AUTHORITY_BYTES).decode())
     except (UnicodeDecodeError, OutliveError) as error:
         why = error.message if isinstance(error, OutliveError) else "it is no text"
         raise BadInput(why, place=server.ca_file, remedy="join again: outlive node join") from None

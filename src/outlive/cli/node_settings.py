@@ -14,19 +14,17 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from outlive.api.config import HostMetricsSettings
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import BadInput, NotFound, Refused
-from outlive.drivers.credentials import read_host_token
-from outlive.drivers.libvirt.settings import LibvirtSettings
-from outlive.drivers.machine import HostSettings
-from outlive.drivers.ovn.settings import HostNetworkSettings
-from outlive.drivers.storage.settings import StorageSettings
-from outlive.guard.options import SOCKET
+from outlive.api import HostMetricsSettings
+from outlive.base import BadInput, Clock, NotFound, Refused, as_datetime
+from outlive.drivers import HostSection, read_host_token
+from outlive.drivers.libvirt import LibvirtSettings
+from outlive.drivers.ovn import HostNetworkSettings
+from outlive.drivers.storage import StorageSettings
+from outlive.guard import SOCKET
 from outlive.node.links import LinkSettings
-from outlive.node.services.settings import ServicesSettings
-from outlive.node.vm.context import NodeSettings
-from outlive.roles.settings import LogSettings
+from outlive.node.services import ServicesSettings
+from outlive.node.vm import NodeSettings
+from outlive.roles import LogSettings
 
 YEAR_2020_S: Final = 1_577_836_800
 """No clock of a host that works is before it."""
@@ -42,29 +40,27 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     node join`` writes it. Or the API server that the host writes to itself."""
 
     store: Literal["server", "kubernetes", "zookeeper"] = "server"
-    """``kubernetes``: a Kubernetes API server instead of a server of Outlive (docs/operating/kubernetes.md#direct);
-    ``zookeeper``: an ensemble, for coordinators only (docs/operating/zookeeper.md#hosts)."""
+    """``kubernetes``: a Kubernetes API server instead of a server of Outlive (docs/how-to/kubernetes.md#direct);
+    ``zookeeper``: an ensemble, for coordinators only (docs/how-to/zookeeper.md#hosts)."""
     zookeeper: str = ""
-    """File that says how the ensemble is reached; empty: as ``OUTLIVE_ZOOKEEPER`` says, or
-    /etc/outlive/zookeeper.yaml."""
+    """File with the ensemble's address; empty: ``OUTLIVE_ZOOKEEPER``, or /etc/outlive/zookeeper.yaml."""
     kubeconfig: str = ""
-    """File with this host's own credentials for that API server; empty: as of ``KUBECONFIG``."""
+    """This host's credentials for that API server; empty: ``KUBECONFIG``."""
     context: str = ""
     """Context of the kubeconfig; empty: its current one."""
 
     url: str = ""
-    """Address of the server, such as ``https://controller.example:8443``; of several equal ones (controllers on a
-    Kubernetes store) all, with commas between them: the host goes on with the next where one is away."""
+    """Address of the server, such as ``https://controller.example:8443``; of several equal ones all, with commas."""
     token_file: str = TOKEN_FILE
     """File with this host's token; readable by root only."""
     ca_file: str = ""
-    """Authorities (PEM) that are believed for the server's certificate; empty: those of the system."""
+    """Trusted authorities (PEM); empty: those of the system."""
     fingerprint: str = ""
-    """SHA-256 of the server's own authority, as it was pinned when the host joined."""
+    """SHA-256 of the server's authority, pinned when the host joined."""
     key_file: str = KEY_FILE
-    """Opens the cluster's secrets, such as passwords of power controllers; only coordinators have it."""
+    """Key of the cluster's secrets, such as passwords of BMCs; only on coordinators."""
     insecure: bool = False
-    """Whether plain HTTP is allowed to other addresses than the loopback ones: whoever listens reads the token."""
+    """Allow plain HTTP beyond this machine."""
 
 
 class PrimarySettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -72,9 +68,9 @@ class PrimarySettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     start: tuple[str, ...] = ()
     """Program and arguments when this host becomes the primary, such as ``[systemctl, start, outlive-up]``; it ends
-    within 8 s. ``OUTLIVE_TERM`` in its environment is the term."""
+    within 8 s. ``OUTLIVE_TERM`` is the term."""
     stop: tuple[str, ...] = ()
-    """Program and arguments when it is the primary no more; also run where the first one failed."""
+    """Program and arguments when it stops being the primary; also run if the first one failed."""
 
 
 class GuardSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -86,7 +82,7 @@ class GuardSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
 
 SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "server": ServerSettings,
-    "host": HostSettings,
+    "host": HostSection,
     "libvirt": LibvirtSettings,
     "guard": GuardSettings,
     "primary": PrimarySettings,
@@ -106,7 +102,7 @@ class HostConfig:
     """A host's configuration, filled and consistent."""
 
     file: Path
-    host: HostSettings
+    host: HostSection
     server: ServerSettings
     libvirt: LibvirtSettings
     guard: GuardSettings
@@ -132,18 +128,18 @@ class HostConfig:
     @property
     def place(self) -> str:
         """Where its cluster is, as it may be logged."""
-        from outlive.store.tls import shown_address
+        from outlive.store import shown_address
 
         if not self.direct:
             return shown_address(self.server.url)
         return "a Kubernetes API server" if self.server.store == "kubernetes" else "an ensemble of ZooKeeper"
 
-    def token(self) -> str:
+    def read_token(self) -> str:
         """This host's token; ``BadInput`` where the file holds none."""
         return read_host_token(Path(self.server.token_file))
 
 
-def host_name(host: HostSettings) -> str:
+def host_name(host: HostSection) -> str:
     """As it is called there, or the machine's short host name."""
     return host.name or os.uname().nodename.partition(".")[0].lower()
 
@@ -153,7 +149,7 @@ def own_name() -> str:
     try:
         return load_node(node_file(None)).name
     except NotFound:
-        return host_name(HostSettings())
+        return host_name(HostSection())
 
 
 def node_file(given: Path | None) -> Path:
@@ -164,8 +160,8 @@ def node_file(given: Path | None) -> Path:
 
 def load_node(file: Path, flags: Mapping[str, Any] | None = None) -> HostConfig:
     """All of it; ``BadInput`` and ``NotFound`` say what is wrong."""
-    from outlive.runtime.config import load_settings
-    from outlive.store.tls import split_addresses
+    from outlive.runtime import load_settings
+    from outlive.store import split_addresses
 
     sections = load_settings(SECTIONS, file=file, environ=os.environ, flags=flags or {})
     config = HostConfig(file=file, **sections)

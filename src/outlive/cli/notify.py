@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from outlive.base.errors import ExitCode, NotFound
+from outlive.base import ExitCode, NotFound
 from outlive.cli.access import WriteAccess, require_server
-from outlive.cli.commands import command, group
+from outlive.cli.commands import command, make_group
 from outlive.cli.output import Report
 
 TEST_PATH: Final = "/notify/test"
 """Where a server sends test messages."""
 
-app = group("Who is notified of faults, as section notify of outlive.yaml says.")
+app = make_group("Notifications of faults (section notify of outlive.yaml).")
 
 
 @command(app, "test")
@@ -23,7 +23,7 @@ async def send_test(
     output: Report,
     target: Annotated[str, typer.Argument(metavar="[TARGET]", help="Which target; else all of them.")] = "",
 ) -> ExitCode | None:
-    """Have the server send a test message, and show what each target answered."""
+    """Send a test message from the server, and show each target's answer."""
     async with access.open(write=True) as store:
         server = require_server(store, "a server sends messages")
         try:
@@ -35,9 +35,5 @@ async def send_test(
             ) from None
     if not answers:
         raise NotFound("this server has no targets", remedy="name them in section notify of its outlive.yaml")
-    output.show(answers, lambda: _lines(answers))
+    output.show(answers, lambda: [f"{one['target']}: {one['result']}: {one['answer']}" for one in answers])
     return None if all(one["result"] == "sent" for one in answers) else ExitCode.NO
-
-
-def _lines(answers: list[dict[str, Any]]) -> list[str]:
-    return [f"{one['target']}: {one['result']}: {one['answer']}" for one in answers]

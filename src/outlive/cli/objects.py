@@ -2,7 +2,7 @@
 
 ``apply`` checks all documents of all files before the first write, also beside each other and beside what is there. A
 document says what a user wants: its spec replaces the spec, its labels and annotations are added to those that are
-there; the status half belongs to whoever observes, and is written only with ``--status``. The objects of a state file
+there; the status half belongs to the observers, and is written only with ``--status``. The objects of a state file
 are restored whole, with new versions and uids.
 """
 
@@ -21,10 +21,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from outlive.base.clock import Instant, as_datetime, as_instant
-from outlive.base.errors import BadInput, Conflict, NotFound, Usage
-from outlive.base.phrases import listing, shown_age
-from outlive.base.quantity import parse_quantity
+from outlive.base import (
+    BadInput,
+    Conflict,
+    Instant,
+    NotFound,
+    Usage,
+    as_datetime,
+    as_instant,
+    join_parts,
+    parse_quantity,
+    shown_age,
+)
 from outlive.cli.access import Access, WriteAccess, all_objects
 from outlive.cli.arguments import Yes, names_from_server
 from outlive.cli.output import (
@@ -32,16 +40,16 @@ from outlive.cli.output import (
     ObjectOutput,
     Output,
     fault_blocks,
+    make_table,
     object_tables,
-    progress,
-    table,
+    show_progress,
     write,
     yaml_text,
 )
 from outlive.cli.questions import ask
 from outlive.cli.tables import TextTable
 from outlive.cli.vm_names import VmColumns, columns_of, uuids_in
-from outlive.drivers.files import read_input
+from outlive.drivers import read_input
 from outlive.resources import (
     KINDS,
     Coverage,
@@ -54,11 +62,10 @@ from outlive.resources import (
     VirtualMachinePort,
     VirtualNetwork,
 )
-from outlive.store import Selector, Store, list_all, read
-from outlive.store.naming import find, names_by_id
+from outlive.store import Selector, Store, find, list_all, names_by_id, read
 
 if TYPE_CHECKING:
-    from outlive.node.liveness import ClusterLiveness
+    from outlive.node import ClusterLiveness
 
 ALIASES = {
     "host": "hypervisors",
@@ -76,7 +83,7 @@ def kind_named(text: str) -> type[Resource]:
     names: dict[str, type[Resource]] = {}
     for kind in KINDS.values():
         info = kind.info
-        for name in (kind.singular(), info.plural, *info.short_names):
+        for name in (kind.singular_name(), info.plural, *info.short_names):
             if name:
                 names[name] = kind
     names.update({alias: names[plural] for alias, plural in ALIASES.items()})
@@ -126,25 +133,31 @@ async def get(
         return
     found = kind_named(kind)
     chosen = Selector.parse(selector) if selector else None
-    order = column_path(sort_by) if sort_by else EVENT_ORDER if found is Event else ""
+    # a path as kubectl takes them too: .spec.project, spec.project or {.spec.project}
+    path = sort_by.removeprefix("{").removesuffix("}")
+    order = path if path.startswith((".", "[")) else f".{path}"
+    if not sort_by:
+        order = EVENT_ORDER if found is Event else ""
     async with access.open() as store:
         if names:
             objects: list[Resource] = [await find(store, found, name) for name in names]
         else:
             objects = [item async for item in list_all(store, found, selector=chosen)]
         lives = found in (VirtualMachine, Hypervisor) and output.form in (Form.TABLE, Form.WIDE)
-        cells_of = (await read_liveness(store, access)).cells if lives and not output.names_only else None
+        cells_of = (await read_liveness(store, access)).cells_of if lives and not output.names_only else None
         blocks = found is Fault and output.form is Form.TABLE and not output.names_only
         naming = blocks or (found is Event and output.form in (Form.TABLE, Form.WIDE) and not output.names_only)
         named = await _names_of_subjects(store, objects) if naming else VmColumns()
     if order:
-        objects = in_order(objects, order)
+        objects = sort_objects(objects, order)
     if blocks and objects:
         output.render(fault_lines(objects, named))
         return
     empty = f"there are no {found.info.plural}{f' with the labels {selector}' if selector else ''}"
     tables = [event_table(objects, named, access.clock.now(), wide=output.wide)] if found is Event else None
-    output.objects(objects, single=bool(names) and len(objects) == 1, empty=empty, tables=tables, cells_of=cells_of)
+    output.print_objects(
+        objects, single=bool(names) and len(objects) == 1, empty=empty, tables=tables, cells_of=cells_of
+    )
 
 
 EVENT_ORDER = ".lastSeen"
@@ -163,8 +176,8 @@ def fault_lines(faults: Sequence[Any], named: VmColumns) -> list[str]:
     blocks = []
     for one in faults:
         state = " (over)" if one.ended else " (acknowledged)" if one.acknowledged else ""
-        message, remedy = (named.sentence(text, one.subject.name) for text in (one.message, one.remedy))
-        blocks.append((one.code, f"{named.sentence(one.subject.name)}{state}", message, remedy))
+        message, remedy = (named.replace_ids(text, one.subject.name) for text in (one.message, one.remedy))
+        blocks.append((one.code, f"{named.replace_ids(one.subject.name)}{state}", message, remedy))
     return fault_blocks(blocks)[1:]
 
 
@@ -178,29 +191,23 @@ def show_kinds(output: ObjectOutput) -> None:
         for info, kind in sorted(((kind.info, kind) for kind in KINDS.values()), key=lambda one: one[0].plural)
     ]
     if output.names_only:
-        output.names(plural for plural, _, _ in rows)
+        output.print_names(plural for plural, _, _ in rows)
     elif output.form in (Form.TABLE, Form.WIDE):
-        output.tables([table(["Kind", "Also", "In documents"], rows)])
+        output.print_tables([make_table(["Kind", "Also", "In documents"], rows)])
     else:
         output.show([{"name": plural, "also": also, "kind": kind} for plural, also, kind in rows], tuple)
 
 
-def column_path(text: str) -> str:
-    """A path as kubectl takes them too: ``.spec.project``, ``spec.project`` or ``{.spec.project}``."""
-    path = text.removeprefix("{").removesuffix("}")
-    return path if path.startswith((".", "[")) else f".{path}"
-
-
-def in_order(objects: Sequence[Resource], path: str) -> list[Resource]:
+def sort_objects(objects: Sequence[Resource], path: str) -> list[Resource]:
     """The objects by the value at the path, and by name; those that have none come last. ``BadInput``."""
-    from outlive.resources.columns import check_fields, value_at
+    from outlive.resources import check_fields, value_at
 
     for item in objects:
         check_fields(item, path)
-    return sorted(objects, key=lambda item: (*_rank(value_at(item, path)), item.name))
+    return sorted(objects, key=lambda item: (*_sort_key(value_at(item, path)), item.name))
 
 
-def _rank(value: Any) -> tuple[int, float, str]:
+def _sort_key(value: Any) -> tuple[int, float, str]:
     """Numbers, amounts and times by their size, before texts, before nothing."""
     if value is None or value == "":
         return 3, 0.0, ""
@@ -223,14 +230,14 @@ def event_table(events: Sequence[Any], named: VmColumns, now: Instant, *, wide: 
             shown_age(now - as_instant(event.last_seen)),
             event.type,
             event.reason,
-            f"{event.regarding.kind.lower()}/{named.sentence(event.regarding.name)}",
+            f"{event.regarding.kind.lower()}/{named.replace_ids(event.regarding.name)}",
             event.count,
-            named.sentence(event.note, event.regarding.name),
+            named.replace_ids(event.note, event.regarding.name),
         )
         for event in events
     ]
     titles = [*(("Name",) if wide else ()), "Last seen", "Type", "Reason", "Object", "Count", "Note"]
-    return table(titles, rows, numbers=["Count"])
+    return make_table(titles, rows, numbers=["Count"])
 
 
 EVENTS_SHOWN = 20
@@ -245,23 +252,28 @@ async def describe(
 ) -> None:
     """One resource in full, with its events and what belongs to it."""
     from outlive.cli.liveness import read_liveness
-    from outlive.resources.codec import to_builtins
+    from outlive.resources import to_builtins
 
     async with access.open() as store:
         item = await find(store, kind_named(kind), name)
         life = await read_liveness(store, access)
-        related = [(title, items) async for title, items in _related(store, item)]
-        events = await _events(store, item)
+        related = [(title, items) async for title, items in _list_related(store, item)]
+        events = [
+            event
+            async for event in list_all(store, Event)
+            if event.regarding.kind == item.kind() and event.regarding.name == item.name
+        ]
+        events = sorted(events, key=lambda event: (event.last_seen, event.name))[-EVENTS_SHOWN:]
         named = await _names_of_subjects(store, events)
     document = {
         "object": to_builtins(item),
         "related": {title: [to_builtins(one) for one in items] for title, items in related},
         "events": [to_builtins(event) for event in events],
     }
-    output.show(document, lambda: _sections(item, related, events, life, named, wide=output.wide))
+    output.show(document, lambda: _describe_lines(item, related, events, life, named, wide=output.wide))
 
 
-def _sections(
+def _describe_lines(
     item: Resource,
     related: list[tuple[str, list[Resource]]],
     events: list[Event],
@@ -271,10 +283,10 @@ def _sections(
     wide: bool,
 ) -> list[Any]:
     lines: list[Any] = yaml_text(item).splitlines()
-    lines += [f"\nNow: {said}" for title, said in life.cells(item).items() if title == "State"]
+    lines += [f"\nNow: {said}" for title, said in life.cells_of(item).items() if title == "State"]
     for title, items in related:
         lines.append(f"\n{title}: {len(items) or 'none'}")
-        lines += object_tables(items, wide=wide, cells_of=life.cells)
+        lines += object_tables(items, wide=wide, cells_of=life.cells_of)
     lines.append(f"\nEvents: {len(events) or 'none'}")
     if events:
         rows = [
@@ -283,26 +295,26 @@ def _sections(
                 event.type,
                 event.reason,
                 event.count,
-                named.sentence(event.note, item.name),
+                named.replace_ids(event.note, item.name),
             )
             for event in events
         ]
-        lines.append(table(["Last", "Type", "Reason", "Count", "Note"], rows, numbers=["Count"]))
+        lines.append(make_table(["Last", "Type", "Reason", "Count", "Note"], rows, numbers=["Count"]))
     return lines
 
 
-async def _related(store: Store, item: Resource) -> AsyncIterator[tuple[str, list[Resource]]]:
+async def _list_related(store: Store, item: Resource) -> AsyncIterator[tuple[str, list[Resource]]]:
     """What belongs to the object: a VM's coverage, slots and ports, a host's VMs and slots, a slot's members, a
     network's ports."""
     if isinstance(item, VirtualMachine):
         yield "Coverage", [one async for one in list_all(store, Coverage) if one.name == item.name]
-        yield "Slots", [one async for one in list_all(store, Reservation) if item.name in _members(one)]
+        yield "Slots", [one async for one in list_all(store, Reservation) if item.name in _slot_members(one)]
         if ports := [one async for one in list_all(store, VirtualMachinePort) if one.spec.vm == item.name]:
             yield "Ports", list[Resource](ports)
     elif isinstance(item, VirtualNetwork):
         yield "Ports", [one async for one in list_all(store, VirtualMachinePort) if one.spec.network == item.name]
     elif isinstance(item, Hypervisor):
-        from outlive.placement.reservations import blocked_hosts
+        from outlive.placement import blocked_hosts
 
         yield "VMs", [vm async for vm in list_all(store, VirtualMachine) if vm.host == item.name]
         yield (
@@ -310,22 +322,13 @@ async def _related(store: Store, item: Resource) -> AsyncIterator[tuple[str, lis
             [one async for one in list_all(store, Reservation) if item.name in blocked_hosts(one)],
         )
     elif isinstance(item, Reservation):
-        members = _members(item)
+        members = _slot_members(item)
         yield "Members", [vm async for vm in list_all(store, VirtualMachine) if vm.name in members]
 
 
-def _members(reservation: Reservation) -> dict[str, str]:
+def _slot_members(reservation: Reservation) -> dict[str, str]:
     failover = reservation.status.failover_reservation
     return failover.allocations if failover is not None else {}
-
-
-async def _events(store: Store, item: Resource) -> list[Event]:
-    found = [
-        event
-        async for event in list_all(store, Event)
-        if event.regarding.kind == item.kind() and event.regarding.name == item.name
-    ]
-    return sorted(found, key=lambda event: (event.last_seen, event.name))[-EVENTS_SHOWN:]
 
 
 ATTEMPTS = 3
@@ -339,23 +342,34 @@ async def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the documents.")] = False,
 ) -> None:
     """Create or change resources from files; everything is checked before the first write."""
+    from outlive.api import Neighbours
+    from outlive.resources import Problems
+
     wanted = read_resources(files)
     async with access.open(write=not dry_run, or_empty=True) as store:
-        await _check_together(wanted, store)
+        neighbours, problems = Neighbours(store), Problems()
+        for one in wanted:
+            try:
+                await neighbours.check(one.resource)
+            except BadInput as error:
+                problems.take(one.place, error)
+        problems.check()
         if dry_run:
             for one in wanted:
-                write(f"{_named(one.resource)} would be applied\n")
+                write(f"{_kind_and_name(one.resource)} would be applied\n")
             return
         for one in wanted:
             item = one.resource
             try:
                 outcome = await write_resource(store, item, status=status or one.restored)
             except BadInput as error:
-                raise BadInput(f"{_named(item)}: {error.message}", place=one.place, remedy=error.remedy) from error
-            write(f"{_named(item)} {outcome}\n")
+                raise BadInput(
+                    f"{_kind_and_name(item)}: {error.message}", place=one.place, remedy=error.remedy
+                ) from error
+            write(f"{_kind_and_name(item)} {outcome}\n")
 
 
-class Wanted(NamedTuple):
+class WantedObject(NamedTuple):
     """A resource as a user wants it, where it stands, and whether it is restored with its status."""
 
     place: str
@@ -363,58 +377,45 @@ class Wanted(NamedTuple):
     restored: bool
 
 
-def read_resources(files: Iterable[Path]) -> list[Wanted]:
+def read_resources(files: Iterable[Path]) -> list[WantedObject]:
     """Every resource of the files, checked as the server does; raises ``BadInputs`` with every problem."""
-    from outlive.resources.codec import decode_document
-    from outlive.resources.documents import Problems, parse_documents
+    from outlive.resources import Problems, decode_document, parse_documents
 
     problems = Problems()
-    found: list[Wanted] = []
+    found: list[WantedObject] = []
     seen: dict[tuple[str, str], str] = {}
     for path in files:
         for document in parse_documents(read_input(path), str(path)):
             try:
-                item = checked(decode_document(document.value, KINDS))
+                item = check_resource(decode_document(document.value, KINDS))
             except BadInput as error:
                 problems.take(document.place, error, "see docs/reference/resources.md")
                 continue
             key = (item.kind(), item.name)
             if key in seen:
-                problems.add(document.place, f"{_named(item)} is there twice, first at {seen[key]}", "keep one")
+                problems.add(document.place, f"{_kind_and_name(item)} is there twice, first at {seen[key]}", "keep one")
             seen[key] = document.place
-            found.append(Wanted(document.place, _unversioned(item) if document.of_state else item, document.of_state))
+            found.append(
+                WantedObject(document.place, _drop_version(item) if document.of_state else item, document.of_state)
+            )
     problems.check()
     if not found:
         raise BadInput("no documents", place=", ".join(map(str, files)), remedy="write at least one resource")
     return found
 
 
-def checked(item: Resource) -> Resource:
+def check_resource(item: Resource) -> Resource:
     """The resource as it is written, checked by itself as the server does; raises ``BadInput``."""
-    from outlive.api.admission import admitted, completed
-    from outlive.resources.meta import check_object
+    from outlive.api import check_admission, fill_from_definition
+    from outlive.resources import check_object
 
     check_object(item)
-    item = completed(item)
-    admitted(item)
+    item = fill_from_definition(item)
+    check_admission(item)
     return item
 
 
-async def _check_together(wanted: Iterable[Wanted], store: Store) -> None:
-    """``BadInputs`` with all documents that could not be written after those before them. Errors of the store."""
-    from outlive.api.admission import Neighbours
-    from outlive.resources.documents import Problems
-
-    neighbours, problems = Neighbours(store), Problems()
-    for one in wanted:
-        try:
-            await neighbours.check(one.resource)
-        except BadInput as error:
-            problems.take(one.place, error)
-    problems.check()
-
-
-def _unversioned(item: Resource) -> Resource:
+def _drop_version(item: Resource) -> Resource:
     meta = msgspec.structs.replace(item.metadata, uid="", resource_version="")
     return msgspec.structs.replace(item, metadata=meta)
 
@@ -432,30 +433,19 @@ async def write_resource(store: Store, item: Resource, *, status: bool = False) 
 
 
 async def _apply_once(store: Store, item: Resource, *, status: bool) -> str:
-    from outlive.api.admission import deletion_conflict, without_finalizer
+    from outlive.api import deletion_conflict, without_finalizer
 
     has_status = item.info.halves and hasattr(item, "status")
     try:
         old = await store.get(type(item), item.name, fresh=True)
     except NotFound:
-        new = _unversioned(item)
+        new = _drop_version(item)
         written = await store.create(new if status else without_finalizer(new))
         if status and has_status:
             await store.replace_status(msgspec.structs.replace(item, metadata=written.metadata))
         return "created"
     if (taken := deletion_conflict(old)) is not None:
         raise taken
-    new = _merged(item, old, keep_status=has_status)
-    changed = new != old
-    if changed:
-        old = await store.replace(new)
-    if status and has_status and _status(item) != _status(old):
-        await store.replace_status(msgspec.structs.replace(item, metadata=old.metadata))
-        changed = True
-    return "configured" if changed else "unchanged"
-
-
-def _merged(item: Resource, old: Resource, *, keep_status: bool) -> Resource:
     meta = msgspec.structs.replace(
         old.metadata,
         labels={**old.metadata.labels, **item.metadata.labels},
@@ -463,17 +453,22 @@ def _merged(item: Resource, old: Resource, *, keep_status: bool) -> Resource:
         finalizers=item.metadata.finalizers or old.metadata.finalizers,
         resource_version=item.metadata.resource_version or old.metadata.resource_version,
     )
-    changes: dict[str, Any] = {"metadata": meta}
-    if keep_status:
-        changes["status"] = _status(old)
-    return msgspec.structs.replace(item, **changes)
+    kept: dict[str, Any] = {"status": _get_status(old)} if has_status else {}
+    new = msgspec.structs.replace(item, metadata=meta, **kept)
+    changed = new != old
+    if changed:
+        old = await store.replace(new)
+    if status and has_status and _get_status(item) != _get_status(old):
+        await store.replace_status(msgspec.structs.replace(item, metadata=old.metadata))
+        changed = True
+    return "configured" if changed else "unchanged"
 
 
-def _status(item: Resource) -> Any:
+def _get_status(item: Resource) -> Any:
     return getattr(item, "status", None)
 
 
-def _named(item: Resource) -> str:
+def _kind_and_name(item: Resource) -> str:
     return f"{item.kind().lower()}/{item.name}"
 
 
@@ -498,7 +493,8 @@ async def delete(
 
     A VM that a host may run is stopped there first; until then its name is taken.
     """
-    from outlive.api.admission import check_deletion, deletion_conflict
+    from outlive.api import check_deletion, deletion_conflict
+    from outlive.store import RestStore
 
     found = kind_named(kind)
     async with access.open(write=True) as store:
@@ -512,20 +508,14 @@ async def delete(
         for item in objects:
             await check_deletion(item, store, force=force)
         if objects:
-            ask(f"Delete {listing([_named(item) for item in objects], most=OBJECTS_NAMED)}?", yes)
+            ask(f"Delete {join_parts([_kind_and_name(item) for item in objects], most=OBJECTS_NAMED)}?", yes)
         for item in objects:
-            await _delete(store, item, force=force)
+            if force and isinstance(store, RestStore):  # the server refuses hosts with VMs by itself
+                await store.delete(item.ref, uid=item.metadata.uid, orphan=True)
+            else:
+                await store.delete(item.ref, uid=item.metadata.uid)
             left = deletion_conflict(await read(store, found, item.name))
             write(f"{item.kind().lower()}/{item.name} deleted{f'; {left}' if left is not None else ''}\n")
-
-
-async def _delete(store: Store, item: Resource, *, force: bool) -> None:
-    from outlive.store.rest import RestStore
-
-    if force and isinstance(store, RestStore):  # the server refuses hosts with VMs by itself
-        await store.delete(item.ref, uid=item.metadata.uid, orphan=True)
-        return
-    await store.delete(item.ref, uid=item.metadata.uid)
 
 
 async def dump(access: Access) -> None:
@@ -534,10 +524,10 @@ async def dump(access: Access) -> None:
     This is no backup: its first line names the kinds that it leaves out, secrets and tokens among them.
     """
     from outlive.cli.liveness import read_sight
-    from outlive.resources.state import State, encode_state
+    from outlive.resources import State, encode_state
 
     async with access.open() as store:
-        with progress("reading the cluster"):
+        with show_progress("reading the cluster"):
             objects = tuple(await all_objects(store))
         sight = await read_sight(store, access, {one.name: one for one in objects if isinstance(one, Hypervisor)})
     raw = encode_state(State(taken_at=as_datetime(access.clock.now()), sight=sight, objects=objects))
@@ -554,8 +544,7 @@ def crds(
     ] = None,
 ) -> None:
     """Print the manifests of all kinds for a Kubernetes cluster, as YAML: outlive crds | kubectl apply -f -."""
-    from outlive.resources import KINDS
-    from outlive.resources.schema import crd
+    from outlive.resources import KINDS, build_crd
 
     chosen = [kind_named(name) for name in kinds] if kinds else list(KINDS.values())
-    write("---\n".join(yaml_text(crd(kind)) for kind in chosen))
+    write("---\n".join(yaml_text(build_crd(kind)) for kind in chosen))

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from pathlib import Path
 
-    from outlive.drivers.openstack.session import OpenStackSession
-    from outlive.inventory.settings import OpenStackSettings
+    from outlive.drivers.openstack import OpenStackSession
+    from outlive.inventory import OpenStackSettings
     from outlive.store import Store
 
 
@@ -18,12 +18,12 @@ async def open_session(
     store: Store, directory: Path, settings: OpenStackSettings, closing: AsyncExitStack
 ) -> OpenStackSession:
     """One session for all that asks this OpenStack; nothing is sent yet. ``directory`` holds the cluster's key."""
-    from outlive.drivers.openstack.session import OpenStackSession
-    from outlive.drivers.secrets import KEY_FILE, Secrets
+    from outlive.drivers import KEY_FILE, Secrets
+    from outlive.drivers.openstack import OpenStackSession
 
     credential = None
     if settings.secret:
-        credential = partial(Secrets(store, directory / KEY_FILE).credential, settings.secret)
+        credential = partial(Secrets(store, directory / KEY_FILE).read_credential, settings.secret)
     session = OpenStackSession(settings, credential)
     closing.push_async_callback(session.close)
     return session

@@ -7,25 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from outlive.base.duration import duration_of_flag, format_duration
-from outlive.base.errors import ExitCode, Refused, Usage
-from outlive.base.phrases import listing
+from outlive.base import ExitCode, Refused, Usage, duration_of_flag, format_duration, join_parts
 from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import By, Hosts, MaybeHosts, OneHost, OneVm, Reason, Wait, Yes, host_names
-from outlive.cli.commands import command, default_group, group
+from outlive.cli.commands import command, default_group, make_group
 from outlive.cli.output import write
 from outlive.cli.questions import ask
-from outlive.cli.values import instant_of, words
-from outlive.node.disarm import arm_cluster, disarm_cluster, follow_guards
-from outlive.node.interventions import describe_release, release_fencing
-from outlive.node.operator import (
+from outlive.cli.values import instant_of, split_words
+from outlive.node import (
     NAMED,
+    arm_cluster,
     call_off_fence,
+    describe_release,
+    disarm_cluster,
     find_host,
-    hidden,
+    follow_guards,
     hosts_of_domains,
     is_embedded,
+    list_spared,
     refuse_arming,
+    release_fencing,
     request_fence,
     set_armed,
     set_drain,
@@ -33,11 +34,11 @@ from outlive.node.operator import (
     set_power_maintenance,
     set_protected,
 )
-from outlive.node.operator import confirm_off as assert_off
-from outlive.node.operator import maintenance_status as status
+from outlive.node import confirm_off as assert_off
+from outlive.node import maintenance_status as status
 from outlive.resources import Hypervisor
-from outlive.runtime.faults import acknowledge as acknowledge_fault
-from outlive.store.naming import find, find_vm
+from outlive.runtime import acknowledge as acknowledge_fault
+from outlive.store import find, find_vm
 
 if TYPE_CHECKING:
     from outlive.store import Store
@@ -62,10 +63,10 @@ SomeDomains = Annotated[
     typer.Option("--domain", metavar="rack=r3", help="Only for the hosts of this failure domain."),
 ]
 
-OnlyPower = Annotated[bool, typer.Option("--power", help="Only their power controllers; hosts are still condemned.")]
+OnlyPower = Annotated[bool, typer.Option("--power", help="Only their BMCs; hosts are still condemned.")]
 
 
-fence = default_group("Have a host declared dead, or let fencing go on: outlive fence HOST, outlive fence release.")
+fence = default_group("Fence a host, or let fencing continue: outlive fence HOST, outlive fence release.")
 
 
 @command(fence, "host")
@@ -75,7 +76,7 @@ async def fence_host(
     reason: Reason = "",
     confirm_off: Annotated[
         bool,
-        typer.Option("--confirm-off", help="Assert that the condemned host is off: its VMs restart."),
+        typer.Option("--confirm-off", help="Confirm that the condemned host is off: its VMs restart."),
     ] = False,
     membership: Annotated[
         str,
@@ -87,16 +88,16 @@ async def fence_host(
     by: By = "",
     yes: Yes = False,
 ) -> None:
-    """Have a host declared dead, or assert that a condemned one is off: outlive fence HOST.
+    """Fence a host, or confirm that a condemned one is off: outlive fence HOST.
 
-    To let fencing go on after a storm: outlive fence release.
+    To let fencing continue after a storm: outlive fence release.
     """
     if membership and not confirm_off:
         raise Usage("it is about an assertion", place="--membership", remedy="add --confirm-off")
     if call_off and (confirm_off or reason):
         raise Usage("it retracts an order and does nothing else", place="--call-off", remedy="give it alone")
     if not (call_off or reason):
-        raise Usage("there is no reason", place="--reason", remedy='add --reason "..."')
+        raise Usage("there is no reason", place="--reason", remedy="add --reason ...")
     who = by or getpass.getuser()
     async with access.open(write=True) as store:
         if call_off:
@@ -113,9 +114,9 @@ async def fence_host(
 
 @command(fence, "release")
 async def release(access: WriteAccess, reason: Reason = "", by: By = "", yes: Yes = False) -> None:
-    """Let fencing go on that a storm or its limit has stopped (spec.fencing.release of the cluster)."""
+    """Let fencing continue after a storm or its limit stopped it (spec.fencing.release of the cluster)."""
     if not reason:
-        raise Usage("there is no reason", place="--reason", remedy='add --reason "..."')
+        raise Usage("there is no reason", place="--reason", remedy="add --reason ...")
     async with access.open(write=True) as store:
         ask(await describe_release(store), yes)
         write(await release_fencing(store, access.clock, name=by or getpass.getuser(), reason=reason) + "\n")
@@ -126,13 +127,13 @@ async def acknowledge(
     faults: Annotated[list[str], typer.Argument(metavar="FAULT", help="As outlive get faults names it.")],
     undo: Annotated[bool, typer.Option("--undo", help="It lowers the health again.")] = False,
 ) -> None:
-    """Have faults lower the cluster's health no more; they remain in the list until their causes are gone."""
+    """Acknowledge faults: they no longer lower the cluster's health, and remain listed until their causes are gone."""
     async with access.open(write=True) as store:
         for one in faults:
             write(await acknowledge_fault(store, access.clock, one, acknowledged=not undo) + "\n")
 
 
-maintenance = group("Whether silent hosts are condemned.")
+maintenance = make_group("Whether silent hosts are condemned.")
 
 
 @command(maintenance, "on")
@@ -144,14 +145,14 @@ async def maintenance_on(
     power: OnlyPower = False,
     yes: Yes = False,
 ) -> None:
-    """No host is condemned from now on, or none of these. Without --for this has no end, and it asks."""
+    """Condemn no host, or none of these, from now on. Without --for this has no end, and it asks."""
     for_s = duration_of_flag("--for", duration) if duration else None
     if for_s is not None and for_s <= 0:
         raise Usage(f"{duration} is no time to work in", place="--for", remedy="write a duration such as 2h or 90m")
     async with access.open(write=True) as store:
-        chosen = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(words(*hosts or ())))
+        chosen = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(split_words(*hosts or ())))
         if for_s is None:
-            which = listing(chosen, most=HOSTS_NAMED) if chosen else "all hosts"
+            which = join_parts(chosen, most=HOSTS_NAMED) if chosen else "all hosts"
             what = "BMCs prove nothing" if power else "no silent host is condemned, so its VMs stay down"
             ask(f"Until somebody ends it, for {which} {what}. Begin without an end?", yes)
         setting = set_power_maintenance if power else set_maintenance
@@ -162,19 +163,19 @@ async def maintenance_on(
 async def maintenance_off(
     access: WriteAccess, hosts: MaybeHosts = None, domain: SomeDomains = None, power: OnlyPower = False
 ) -> None:
-    """Silent hosts are condemned again; shows who would have been meanwhile."""
+    """Condemn silent hosts again; shows which would have been condemned meanwhile."""
     async with access.open(write=True) as store:
-        chosen = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(words(*hosts or ())))
+        chosen = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(split_words(*hosts or ())))
         if power:
             write(await set_power_maintenance(store, access.clock, False, hosts=chosen) + "\n")
             return
         write(await set_maintenance(store, access.clock, False, hosts=chosen) + "\n")
-        write(await hidden(store, access.clock, chosen) + "\n")
+        write(await list_spared(store, access.clock, chosen) + "\n")
 
 
 @command(maintenance, "status")
 async def maintenance_status(access: Access) -> None:
-    """What is in maintenance, until when, and who would have been condemned but for it."""
+    """Show what is in maintenance, until when, and which hosts it saved from being condemned."""
     async with access.open() as store:
         write(await status(store, access.clock) + "\n")
 
@@ -197,7 +198,17 @@ async def _set_drain(access: Access, hosts: list[str], wait: bool, *, drained: b
             write(await set_drain(store, access.clock, host, drained) + "\n")
         began = access.clock.monotonic()
         while hosts and wait and access.clock.monotonic() - began < WAIT_LIMIT_S:
-            hosts = [host for host in hosts if not await _is_drained(store, host, drained)]
+            waiting = []
+            for host in hosts:
+                found = await store.get(Hypervisor, host, fresh=True)
+                if found.spec.drain is not drained:
+                    remedy = "find out by whom, and ask again"
+                    raise Refused(f"{host} was asked for the opposite meanwhile", remedy=remedy)
+                if found.status.domain_state == _state_of(drained):
+                    write(f"{host} is {_state_of(drained)}, with {found.status.num_instances} VMs\n")
+                else:
+                    waiting.append(host)
+            hosts = waiting
             if hosts:
                 await access.clock.sleep(LOOK_S)
     if not wait or not hosts:
@@ -208,17 +219,6 @@ async def _set_drain(access: Access, hosts: list[str], wait: bool, *, drained: b
             f"outlive describe hypervisor {host} says which VMs it has\n"
         )
     return ExitCode.NO
-
-
-async def _is_drained(store: Store, host: str, drained: bool) -> bool:
-    """Whether the host is as it was asked to be, which it prints; ``Refused`` after the opposite was asked for."""
-    found = await store.get(Hypervisor, host, fresh=True)
-    if found.spec.drain is not drained:
-        raise Refused(f"{host} was asked for the opposite meanwhile", remedy="find out by whom, and ask again")
-    if found.status.domain_state != _state_of(drained):
-        return False
-    write(f"{host} is {_state_of(drained)}, with {found.status.num_instances} VMs\n")
-    return True
 
 
 def _state_of(drained: bool) -> str:
@@ -238,7 +238,7 @@ async def arm(
     ] = False,
     yes: Yes = False,
 ) -> ExitCode | None:
-    """Have the guards of hosts armed: a host empties itself when it cannot prove any more that it lives.
+    """Arm the guards of hosts: a host empties itself when it can no longer prove that it is alive.
 
     With --cluster: end what outlive disarm --cluster began, and report each host whose guard enforces again.
     """
@@ -261,14 +261,14 @@ async def disarm(
         str, typer.Option("--mode", metavar="freeze|ignore", help="With --cluster: whether VMs stay as they are.")
     ] = "",
     duration: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="With --cluster: armed again by itself after this time.")
+        str, typer.Option("--for", metavar="TIME", help="With --cluster: armed again after this time.")
     ] = "",
     until: Annotated[
-        str, typer.Option("--until", metavar="TIME", help="With --cluster: armed again by itself at this time, in UTC.")
+        str, typer.Option("--until", metavar="TIME", help="With --cluster: armed again at this time, in UTC.")
     ] = "",
     yes: Yes = False,
 ) -> ExitCode | None:
-    """Have the guards of hosts disarmed.
+    """Disarm the guards of hosts.
 
     With --cluster, for planned work on networks or the store: no host is condemned, nothing is recovered, and all
     guards are disarmed. --mode freeze: VMs stay as they are, and requests are refused; --mode ignore: requests are
@@ -283,25 +283,21 @@ async def disarm(
     wanted = next((one for one in MODES if one == mode), None)
     if wanted is None:
         raise Usage(f"{mode[:40]!r} is no mode", place="--mode", remedy="write freeze or ignore")
-    for_s = _time_left(access, duration, until)
+    if duration and until:
+        raise Usage("both say when it ends", place="--for, --until", remedy="give one of them")
+    for_s = duration_of_flag("--for", duration) if duration else None
+    if until:
+        for_s = instant_of("--until", until) - access.clock.now()
     async with access.open(write=True) as store:
         write(await disarm_cluster(store, access.clock, wanted, for_s=for_s) + "\n")
         return await _follow(access, store, armed=False)
 
 
 def _hosts_or_cluster(hosts: list[str] | None, cluster: bool) -> list[str]:
-    chosen = words(*hosts or ())
+    chosen = split_words(*hosts or ())
     if bool(chosen) is cluster:
         raise Usage("name hosts, or the whole cluster", place="HOST", remedy="write hosts, or --cluster")
     return chosen
-
-
-def _time_left(access: Access, duration: str, until: str) -> float | None:
-    if duration and until:
-        raise Usage("both say when it ends", place="--for, --until", remedy="give one of them")
-    if duration:
-        return duration_of_flag("--for", duration)
-    return instant_of("--until", until) - access.clock.now() if until else None
 
 
 async def _follow(access: Access, store: Store, *, armed: bool) -> ExitCode | None:
@@ -322,7 +318,7 @@ async def _set_armed(access: Access, hosts: list[str], *, armed: bool, yes: bool
             only = ONE_SERVER if await is_embedded(store) else ""
             ask(
                 f"An armed host kills its VMs when its renewals are not acknowledged, also when it is only the store "
-                f"that is away.{only} Arm {listing(hosts, most=NAMED)}?",
+                f"that is away.{only} Arm {join_parts(hosts, most=NAMED)}?",
                 yes,
             )
             if only and yes:
@@ -352,16 +348,16 @@ async def unprotect(
     vm: OneVm,
     reason: Reason = "",
 ) -> None:
-    """Take a VM out of protection: its slots are released, and nobody restarts it elsewhere."""
+    """Take a VM out of protection: it loses its slots and is not restarted elsewhere."""
     async with access.open(write=True) as store:
         write(await set_protected(store, access.clock, (await find_vm(store, vm)).name, False, reason=reason) + "\n")
 
 
 def _guard_of(context: typer.Context) -> None:
-    """Empty this host when it cannot prove any more that it is alive: a small process beside the daemon.
+    """Empty this host when it can no longer prove that it is alive: a small process beside the daemon.
 
     It feeds the hardware watchdog only while renewals are acknowledged, and does nothing until it is armed. Its options
-    are in docs/operating/guard.md#options; of the guard that runs, `outlive guard --status` prints the state.
+    are in docs/reference/guard.md#options; of the guard that runs, `outlive guard --status` prints the state.
     """
     # Never called from a shell: outlive.__main__ runs the guard before anything of the command line is imported. This
     # is for help, completion and the reference, and for callers that start the command line in another way.

@@ -1,13 +1,14 @@
 """What commands print: tables for people, JSON and YAML for programs.
 
-Tables fit the terminal (``outlive.cli.tables``); in the wide form, and where the output is no terminal, they are as
-wide as they need to be. Colours are for terminals alone.
-``NO_COLOR`` is respected. Everything a command answers goes through one ``Output``, so that watching can compare.
-Progress appears on standard error for whatever takes longer than a second, and only where somebody looks.
+Tables fit the terminal (``outlive.cli.print_tables``); in the wide form, and where the output is no terminal, they are
+as wide as they need to be. Colours are for terminals alone. ``NO_COLOR`` is respected. Everything a command answers
+goes through one ``Output``, so that watching can compare. Progress appears on standard error for whatever takes longer
+than a second, and only where somebody looks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import shutil
@@ -20,14 +21,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from outlive.base.errors import Unavailable
-from outlive.base.phrases import visible
-from outlive.cli.tables import NO_ROWS, Cell, Coloured, TextTable, table_lines, wrapped_lines
+from outlive.base import Unavailable, escape_controls
+from outlive.cli.tables import NO_ROWS, Coloured, TextTable, table_lines, wrapped_lines
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from outlive.base.clock import Clock
+    from outlive.base import Clock
     from outlive.resources import Resource
 
 T = TypeVar("T")
@@ -71,27 +71,30 @@ class Output:
         return self.form is Form.WIDE
 
     def show(self, document: Any, table: Callable[[], Iterable[Renderable]]) -> None:
-        """Print the document for programs, or what ``table`` renders for people."""
+        """Print the document for programs, or what ``make_table`` renders for people."""
         if self.form is Form.JSON:
-            self.text(json_text(document))
+            self.print_text(json_text(document))
         elif self.form is Form.YAML:
-            self.text(yaml_text(document))
+            self.print_text(yaml_text(document))
         else:
             self.render(table())
 
     def render(self, renderables: Iterable[Renderable]) -> None:
         """Print tables and lines for people."""
         terminal = sys.stdout.isatty()
-        width = terminal_columns() if terminal and not self.wide else None
+        columns = shutil.get_terminal_size((NARROW_COLUMNS, 24)).columns
+        width = columns if terminal and not self.wide else None
         colours = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
         lines: list[str] = []
         for one in renderables:
-            lines += (
-                wrapped_lines(_line(one), width) if isinstance(one, str) else table_lines(one, width, colours=colours)
-            )
-        self.text("\n".join(line.rstrip() for line in lines))
+            if isinstance(one, str):
+                rest = one.lstrip("\n")  # a line may begin with empty ones
+                lines += wrapped_lines(one[: len(one) - len(rest)] + escape_controls(rest), width)
+            else:
+                lines += table_lines(one, width, colours=colours)
+        self.print_text("\n".join(line.rstrip() for line in lines))
 
-    def text(self, text: str) -> None:
+    def print_text(self, text: str) -> None:
         """Print text as it is, with one line end."""
         text = text.rstrip("\n") + "\n"
         if self.held is not None:
@@ -108,7 +111,7 @@ class ObjectOutput(Output):
         self._names_only = form is ListForm.NAME
         self._headed = not no_headers
 
-    def objects(
+    def print_objects(
         self,
         objects: Sequence[Resource],
         *,
@@ -117,28 +120,28 @@ class ObjectOutput(Output):
         tables: Iterable[TextTable] | None = None,
         cells_of: Callable[[Resource], Mapping[str, Any]] | None = None,
     ) -> None:
-        """Print objects: one as itself, several as a list; ``empty`` instead of none. ``tables``: for people, where
-        these are not the columns of the kinds. ``cells_of``: by column, what a table prints instead of what a document
-        says."""
-        from outlive.resources.codec import to_builtins
+        """Print objects: one as itself, several as a list; ``empty`` instead of none. ``tables``: for people,
+        where these are not the columns of the kinds. ``cells_of``: by column, what a table prints instead of what a
+        document says."""
+        from outlive.resources import to_builtins
 
         if self._names_only:
-            self.names(f"{item.singular()}/{item.name}" for item in objects)
+            self.print_names(f"{item.singular_name()}/{item.name}" for item in objects)
         elif self.form in (Form.TABLE, Form.WIDE):
             if tables is None:
                 tables = object_tables(objects, wide=self.wide, cells_of=cells_of)
-            self.tables(tables if objects else (), empty)
+            self.print_tables(tables if objects else (), empty)
         else:
             items = [to_builtins(item) for item in objects]
             self.show(items[0] if single else {"apiVersion": "v1", "kind": "List", "items": items}, tuple)
 
-    def names(self, names: Iterable[str]) -> None:
+    def print_names(self, names: Iterable[str]) -> None:
         """Print names, a line each."""
         text = "\n".join(names)
         if text:
-            self.text(text)
+            self.print_text(text)
 
-    def tables(self, tables: Iterable[TextTable], empty: str = NO_ROWS) -> None:
+    def print_tables(self, tables: Iterable[TextTable], empty: str = NO_ROWS) -> None:
         """Print tables, or ``empty`` instead of none; where no titles are wanted, nothing."""
         shown = [one._replace(headed=self._headed) for one in tables]
         if shown or self._headed:
@@ -172,7 +175,7 @@ def discard_stdout() -> None:
 
 def json_text(document: Any) -> str:
     """The document as indented JSON, members in their order."""
-    from outlive.resources.codec import encode
+    from outlive.resources import encode
 
     return msgspec.json.format(encode(document), indent=2).decode()
 
@@ -181,7 +184,7 @@ def yaml_text(document: Any) -> str:
     """The document as YAML, members in their order."""
     import yaml  # type: ignore[import-untyped]
 
-    from outlive.resources.codec import to_builtins
+    from outlive.resources import to_builtins
 
     text: str = yaml.dump(
         to_builtins(document), Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=1000
@@ -189,18 +192,7 @@ def yaml_text(document: Any) -> str:
     return text
 
 
-def _line(text: str) -> str:
-    """A line for people; it may begin with empty ones."""
-    rest = text.lstrip("\n")
-    return text[: len(text) - len(rest)] + visible(rest)
-
-
-def terminal_columns() -> int:
-    """The width of the terminal, or what ``COLUMNS`` says."""
-    return shutil.get_terminal_size((NARROW_COLUMNS, 24)).columns
-
-
-def table(
+def make_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[Any]],
     *,
@@ -211,17 +203,15 @@ def table(
 ) -> TextTable:
     """A plain table; the columns named in ``numbers`` are right-aligned. ``empty``: what it says without rows;
     ``advice``: whether the last column is read whole also where it does not fit."""
-    cells = tuple(tuple(_cell(one) for one in row) for row in rows)
+    cells = tuple(
+        tuple(one if isinstance(one, Coloured) else escape_controls(cell_text(one)) for one in row) for row in rows
+    )
     return TextTable(tuple(columns), cells, title=title, numbers=frozenset(numbers), empty=empty, advice=advice)
 
 
-def _cell(value: Any) -> Cell:
-    return value if isinstance(value, Coloured) else visible(cell_text(value))
-
-
-def coloured(word: str, colour: str) -> Coloured:
+def colour_word(word: str, colour: str) -> Coloured:
     """A cell in a colour, where the output is a terminal that has colours and ``NO_COLOR`` is not set."""
-    return Coloured(visible(word), colour)
+    return Coloured(escape_controls(word), colour)
 
 
 def fault_blocks(faults: Iterable[tuple[str, str, str, str]]) -> list[str]:
@@ -234,7 +224,7 @@ def fault_blocks(faults: Iterable[tuple[str, str, str, str]]) -> list[str]:
     return lines
 
 
-def and_more(total: int, shown: int, noun: str = "", *, wide: bool = True) -> list[str]:
+def format_omitted(total: int, shown: int, noun: str = "", *, wide: bool = True) -> list[str]:
     """The line after a list that was cut, which says how many more there are and where; none after a whole one.
 
     ``wide``: whether the wide form shows more.
@@ -257,9 +247,11 @@ def cut_table(
 ) -> list[Any]:
     """After an empty line or a title the first ``most`` rows and how many more of ``total`` there are; else nothing."""
     shown = rows[:most]
-    more = and_more(len(rows) if total is None else total, len(shown), noun)
+    more = format_omitted(len(rows) if total is None else total, len(shown), noun)
     return (
-        [f"\n{title}:" if title else "", table(columns, shown, numbers=numbers, advice=advice), *more] if rows else []
+        [f"\n{title}:" if title else "", make_table(columns, shown, numbers=numbers, advice=advice), *more]
+        if rows
+        else []
     )
 
 
@@ -278,41 +270,45 @@ def object_tables(
     objects: Sequence[Resource], *, wide: bool, cells_of: Callable[[Resource], Mapping[str, Any]] | None = None
 ) -> Iterable[TextTable]:
     """One table a kind, with the kind's own columns."""
-    from outlive.resources.columns import DISPLAY_COLUMN, cells, names
+    from outlive.resources import DISPLAY_COLUMN, name_cells, object_cells
 
     kinds = list(dict.fromkeys(type(item) for item in objects))
     for kind in kinds:
         columns = [title for title, _, priority in kind.info.columns if wide or priority == 0]
         mine = [item for item in objects if type(item) is kind]
         known = [cells_of(item) if cells_of is not None else {} for item in mine]
-        rows = [[*names(item), *cells(item, wide=wide, known=now)] for item, now in zip(mine, known, strict=True)]
+        rows = [
+            [*name_cells(item), *object_cells(item, wide=wide, known=now)]
+            for item, now in zip(mine, known, strict=True)
+        ]
         head = [DISPLAY_COLUMN, "ID"] if kind.info.display else ["Name"]
-        yield table([*head, *columns], rows, title=kind.__name__ if len(kinds) > 1 else "")
+        yield make_table([*head, *columns], rows, title=kind.__name__ if len(kinds) > 1 else "")
 
 
 FOLLOW_S = 1.0
 """Pause between two readings of a log that is followed."""
 Lines = Annotated[int | None, typer.Option("--lines", "-n", metavar="N", min=1, help="Only the last N lines.")]
-Follow = Annotated[bool, typer.Option("--follow", help="Go on and print what is written.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Print new output as it comes.")]
 
 
 async def follow(clock: Clock, read: Callable[[], Awaitable[T | None]], show: Callable[[T], None]) -> None:
     """Show what is read again and again, also after a moment in which the server is away; ends only from outside."""
-    while True:
-        await clock.sleep(FOLLOW_S)
-        try:
+    from outlive.runtime import Periodic
+
+    async def show_new() -> None:
+        with contextlib.suppress(Unavailable):
             found = await read()
-        except Unavailable:
-            continue
-        if found is not None:
-            show(found)
+            if found is not None:
+                show(found)
+
+    await Periodic(show_new, FOLLOW_S, clock=clock, wait_first=True).run()
 
 
 QUIET_SECONDS = 1.0
 """How long an operation may take before it is worth a bar."""
 
 
-class Bar:
+class ProgressBar:
     """One operation with a known or unknown number of steps."""
 
     def __init__(self, title: str, total: int | None) -> None:
@@ -323,7 +319,7 @@ class Bar:
         self._closed = False
         self._lock = threading.Lock()
 
-    def at(self, done: int, total: int | None = None) -> None:
+    def advance_to(self, done: int, total: int | None = None) -> None:
         """So many steps are done, of so many if that is known by now."""
         self._done, self._total = done, total or self._total
         if self._progress is not None:
@@ -351,9 +347,9 @@ class Bar:
 
 
 @contextmanager
-def progress(title: str, total: int | None = None) -> Iterator[Bar]:
+def show_progress(title: str, total: int | None = None) -> Iterator[ProgressBar]:
     """A bar for the time of the block."""
-    bar = Bar(title, total)
+    bar = ProgressBar(title, total)
     timer = threading.Timer(QUIET_SECONDS, bar.show)
     timer.daemon = True
     if sys.stderr.isatty():

@@ -40,7 +40,7 @@ class PlainCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, ``--help`` among them."""
-        return [_converted(parameter) for parameter in super().get_params(ctx)]
+        return [_set_converter(parameter) for parameter in super().get_params(ctx)]
 
 
 class PlainGroup(TyperGroup):
@@ -48,40 +48,40 @@ class PlainGroup(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, ``--help`` among them."""
-        return [_converted(parameter) for parameter in super().get_params(ctx)]
+        return [_set_converter(parameter) for parameter in super().get_params(ctx)]
 
 
-def _converted(parameter: Any) -> Any:
+def _set_converter(parameter: Any) -> Any:
     """The parameter; ``get_runtime_param`` is what typer calls for what converts its values."""
     descriptor = getattr(parameter, "type_descriptor", None)
-    convert = converter(descriptor.annotation, descriptor.parameter_info) if descriptor is not None else None
+    convert = find_converter(descriptor.annotation, descriptor.parameter_info) if descriptor is not None else None
     if convert is not None:
         values = ParameterValues(convert)
         parameter.get_runtime_param = lambda: values
     return parameter
 
 
-def converter(annotation: Any, settings: Any) -> Callable[[Any], Any] | None:
+def find_converter(annotation: Any, settings: Any) -> Callable[[Any], Any] | None:
     """What converts a text to that type with these settings of typer; ``None`` for a type that is not known here."""
     origin = get_origin(annotation)
     if origin is list:
-        return converter(get_args(annotation)[0], settings)
+        return find_converter(get_args(annotation)[0], settings)
     if origin in (Union, UnionType):
         kinds = [one for one in get_args(annotation) if one is not type(None)]
-        return converter(kinds[0], settings) if len(kinds) == 1 else None
+        return find_converter(kinds[0], settings) if len(kinds) == 1 else None
     if not isinstance(annotation, type) or settings.parser is not None:
         return None
     if issubclass(annotation, enum.Enum):
-        return lambda value: _choice(annotation, value, case_sensitive=settings.case_sensitive)
+        return lambda value: _parse_choice(annotation, value, case_sensitive=settings.case_sensitive)
     if annotation is bool:
-        return _truth
+        return _parse_bool
     if annotation in (int, float):
-        return lambda value: _number(annotation, value, settings.min, settings.max)
+        return lambda value: _parse_number(annotation, value, settings.min, settings.max)
     plain_path = annotation is Path and not (settings.exists or settings.resolve_path or settings.path_type)
     return annotation if annotation is str or plain_path else None
 
 
-def _choice(kind: type[enum.Enum], value: Any, *, case_sensitive: bool) -> enum.Enum:
+def _parse_choice(kind: type[enum.Enum], value: Any, *, case_sensitive: bool) -> enum.Enum:
     if isinstance(value, kind):
         return value
     words = {str(one.value) if case_sensitive else str(one.value).casefold(): one for one in kind}
@@ -91,14 +91,14 @@ def _choice(kind: type[enum.Enum], value: Any, *, case_sensitive: bool) -> enum.
     return found
 
 
-def _truth(value: Any) -> bool:
+def _parse_bool(value: Any) -> bool:
     word = str(value).strip().lower()
     if word not in TRUE_WORDS | FALSE_WORDS:
         raise ValueError(f"{value!r} is neither yes nor no: write 1 or 0")
     return word in TRUE_WORDS
 
 
-def _number(kind: type[int] | type[float], value: Any, least: float | None, most: float | None) -> float:
+def _parse_number(kind: type[int] | type[float], value: Any, least: float | None, most: float | None) -> float:
     try:
         number = kind(value)
     except (ValueError, OverflowError):

@@ -8,28 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from outlive.base.errors import ExitCode, NotFound, Usage
+from outlive.base import ExitCode, NotFound, Usage
 from outlive.cli.access import Access
 from outlive.cli.arguments import OneVm
-from outlive.cli.commands import command, group
-from outlive.cli.output import Output, cut_table, table
-from outlive.cli.snapshot import Config, look
-from outlive.cli.values import amounts, flavor_named, unknown_flavor, words
-from outlive.failover.calls import Caller, pipeline_for
-from outlive.inventory.places import creation_request
-from outlive.placement.request import Intent, PlacementRequest
-from outlive.placement.rules import describe_network_limits
-from outlive.placement.vms import VmView
-from outlive.resources import Amounts, PlacementHistory, condition
-from outlive.resources.placement import history_name
-from outlive.store.access import read
-from outlive.store.naming import find_vm
+from outlive.cli.commands import command, make_group
+from outlive.cli.output import Output, cut_table, make_table
+from outlive.cli.snapshot import Config, take_snapshot
+from outlive.cli.values import flavor_named, parse_amounts, split_words, unknown_flavor
+from outlive.failover import Caller, pipeline_for
+from outlive.inventory import creation_request
+from outlive.placement import Intent, PlacementRequest, VmView, describe_network_limits
+from outlive.resources import Amounts, PlacementHistory, find_condition, history_name
+from outlive.store import find_vm, read
 
 if TYPE_CHECKING:
-    from outlive.placement.ranking import RankingDocument
+    from outlive.placement import RankingDocument
     from outlive.store import Store
 
-app = group("Rank hosts for a VM, and say why each other host is not among them.")
+app = make_group("Rank hosts for a VM, and say why each other host is not among them.")
 
 REJECTED_SHOWN = 40
 """Refused hosts that a table names; wide and JSON name all."""
@@ -56,17 +52,24 @@ async def rank(
     """Which hosts would take a VM, best first; exit code 1 if none would."""
 
     async with access.open() as store:
-        request = await _request(store, vm=vm, flavor=flavor, cpu=cpu, memory=memory, intent=_intent(intent))
-        state = await look(access, store, config, None)
+        try:
+            wanted = Intent(intent) if intent else Intent.CREATE
+        except ValueError:
+            remedy = f"one of {', '.join(Intent)}"
+            raise Usage(f"intent {intent!r} is not known", place="--intent", remedy=remedy) from None
+        request = await _build_request(store, vm=vm, flavor=flavor, cpu=cpu, memory=memory, intent=wanted)
+        state = await take_snapshot(access, store, config, None)
         limits = describe_network_limits(await find_vm(store, vm)) if vm and explain else []
-    request = _narrowed(request, zone=zone, project=project, pipeline=pipeline, hosts=words(*hosts or ()))
-    document = state.engine.rank(request, why=explain).document()
-    output.show(document, lambda: [*_lines(document, explain=explain, wide=output.wide), *limits])
+    given = {"zone": zone, "project": project, "pipeline": pipeline, "hosts": tuple(split_words(*hosts or ()))}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value}
+    request = msgspec.structs.replace(request, **changes)
+    document = state.engine.rank(request, why=explain).to_document()
+    output.show(document, lambda: [*_render_lines(document, explain=explain, wide=output.wide), *limits])
     return None if document.ordered_hosts else ExitCode.NO
 
 
 @command(app, "history")
-async def history(
+async def show_history(
     access: Access,
     output: Output,
     vm: OneVm,
@@ -82,33 +85,22 @@ async def history(
             f"placement has no history of {vm[:80]!r}",
             remedy="it keeps what Nova's calls were answered, for VMs that exist; see outlive get placementhistories",
         )
-    shown = found
-    output.show(shown, lambda: _history_lines(shown))
+    current, ready = found.status.current, find_condition(found.status.conditions, "Ready")
+    lines: list[Any] = [f"{found.spec.resource_id}: placement has answered nothing yet"]
+    if current is not None:
+        said = current.target_host or (ready.message if ready is not None else "no host")
+        rows = [
+            (f"{one.timestamp:%F %T}", one.intent, one.pipeline_ref.name, ", ".join(one.ordered_hosts) or "none")
+            for one in (current, *reversed(found.status.history))
+        ]
+        table = cut_table(["When", "Intent", "Pipeline", "Best hosts"], rows, title="answers, the last first")
+        lines = [f"{found.spec.resource_id}: {said}", current.explanation, *table]
+    output.show(found, lambda: lines)
 
 
-def _history_lines(found: PlacementHistory) -> list[Any]:
-    current, ready = found.status.current, condition(found.status.conditions, "Ready")
-    if current is None:
-        return [f"{found.spec.resource_id}: placement has answered nothing yet"]
-    said = current.target_host or (ready.message if ready is not None else "no host")
-    lines: list[Any] = [f"{found.spec.resource_id}: {said}", current.explanation]
-    rows = [
-        (f"{one.timestamp:%F %T}", one.intent, one.pipeline_ref.name, ", ".join(one.ordered_hosts) or "none")
-        for one in (current, *reversed(found.status.history))
-    ]
-    return [*lines, *cut_table(["When", "Intent", "Pipeline", "Best hosts"], rows, title="answers, the last first")]
-
-
-def _intent(word: str) -> Intent:
-    if not word:
-        return Intent.CREATE
-    try:
-        return Intent(word)
-    except ValueError:
-        raise Usage(f"intent {word!r} is not known", place="--intent", remedy=f"one of {', '.join(Intent)}") from None
-
-
-async def _request(store: Store, *, vm: str, flavor: str, cpu: str, memory: str, intent: Intent) -> PlacementRequest:
+async def _build_request(
+    store: Store, *, vm: str, flavor: str, cpu: str, memory: str, intent: Intent
+) -> PlacementRequest:
     if vm:
         found = await find_vm(store, vm)
         request = creation_request(found)
@@ -118,7 +110,7 @@ async def _request(store: Store, *, vm: str, flavor: str, cpu: str, memory: str,
     if flavor and spec is None:
         raise unknown_flavor(flavor)
     need = dict(spec.resources) if spec is not None else {}
-    need |= amounts(cpu, memory)
+    need |= parse_amounts(cpu, memory)
     if not need.get("cpu") or not need.get("memory"):
         raise Usage("how large is the VM?", remedy="give --vm NAME, --flavor NAME, or --cpu and --memory")
     view = VmView(id="", host="", flavor=flavor, extra_specs=spec.extra_specs if spec is not None else {})
@@ -131,15 +123,7 @@ async def _request(store: Store, *, vm: str, flavor: str, cpu: str, memory: str,
     )
 
 
-def _narrowed(
-    request: PlacementRequest, *, zone: str, project: str, pipeline: str, hosts: list[str] | None
-) -> PlacementRequest:
-    given = {"zone": zone, "project": project, "pipeline": pipeline, "hosts": tuple(hosts or ())}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value}
-    return msgspec.structs.replace(request, **changes)
-
-
-def _lines(document: RankingDocument, *, explain: bool, wide: bool) -> list[Any]:
+def _render_lines(document: RankingDocument, *, explain: bool, wide: bool) -> list[Any]:
     weighers = [step for step in document.step_results if step.kind == "weigher" and step.activations]
     columns = ["", "Host", "Weight", *([step.step_name for step in weighers] if wide or explain else [])]
     rows = []
@@ -151,7 +135,7 @@ def _lines(document: RankingDocument, *, explain: bool, wide: bool) -> list[Any]
     if document.refusal is not None:
         lines.append(f"a step failed and refused everybody: {document.refusal.step}: {document.refusal.message}")
     if rows:
-        lines.append(table(columns, rows, numbers=columns[2:]))
+        lines.append(make_table(columns, rows, numbers=columns[2:]))
     if explain and document.rejected:
         refused = [(host, why.step, why.message) for host, why in sorted(document.rejected.items())]
         title, most = f"{len(refused)} hosts would not", None if wide else REJECTED_SHOWN

@@ -7,26 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from outlive.base.duration import parse_duration
-from outlive.base.errors import ExitCode, Usage
-from outlive.base.ids import SystemIds
-from outlive.base.phrases import count_of
+from outlive.base import ExitCode, SystemIds, Usage, count_of, parse_duration
 from outlive.cli.access import Access
 from outlive.cli.coverage import coverage_document, coverage_lines, level_costs_lines
-from outlive.cli.output import Report, progress
+from outlive.cli.output import Report, show_progress
 from outlive.cli.settings import remember_slots
-from outlive.cli.snapshot import Config, Slots, look
+from outlive.cli.snapshot import Config, Slots, take_snapshot
 from outlive.cli.vm_names import vm_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from outlive.failover.analysis.costs import PlanCost
-    from outlive.failover.analysis.coverage import CoverageResult
-    from outlive.failover.config import FailoverSettings
-    from outlive.failover.planner.plan import PlanInput, PlanResult, Reserves
-    from outlive.failover.planner.repack import RepackResult
-    from outlive.failover.snapshot import Snapshot
+    from outlive.failover import FailoverSettings, Snapshot
+    from outlive.failover.analysis import CoverageResult, PlanCost
+    from outlive.failover.planner import PlanInput, PlanResult, Reserves
     from outlive.store import Store
 
 LONGEST_S = 86_400.0
@@ -42,7 +36,7 @@ async def make_plan(
     output: Report,
     k: Slots = None,
     effort: Annotated[
-        str, typer.Option(metavar="DURATION", help="Search so long for a plan that reserves less, such as 60s.")
+        str, typer.Option(metavar="DURATION", help="Time to search for a plan that reserves less, such as 60s.")
     ] = "0",
     seed: Annotated[int, typer.Option(min=0, help="Another seed is another search.")] = 0,
     repack: Annotated[
@@ -51,7 +45,7 @@ async def make_plan(
             metavar="N",
             min=0,
             max=CHANGES_LIMIT,
-            help="Instead: change at most N memberships of a covered state so that less is held.",
+            help="Instead: change at most N allocations of a covered state so that less is reserved.",
         ),
     ] = 0,
     levels: Annotated[
@@ -60,13 +54,15 @@ async def make_plan(
     apply: Annotated[bool, typer.Option("--apply", help="Carry the plan out.")] = False,
     config: Config = None,
 ) -> ExitCode | None:
-    """What would be done so that every VM has its slots; exit code 1 if some VM is left short of slots."""
+    """Plan slots for every VM; exit code 1 if some VM lacks slots."""
 
-    from outlive.failover.analysis.costs import AT_ONCE_VMS, level_costs
+    from outlive.failover.analysis import AT_ONCE_VMS, level_costs
 
-    effort_s = _effort(effort)
+    effort_s = parse_duration(0 if effort == "0" else effort)
+    if not 0 <= effort_s <= LONGEST_S:
+        raise Usage(f"--effort {effort} is out of range", remedy="from 0 to 24h")
     async with access.open(write=apply) as store:
-        gathered = await look(access, store, config, k)
+        gathered = await take_snapshot(access, store, config, k)
         if apply and k is not None:
             await remember_slots(access, store, config, k)
         if repack:
@@ -90,68 +86,76 @@ async def _plan(
     apply: bool,
 ) -> ExitCode | None:
     """``costs`` of each level, and ``more`` lines about them for people."""
-    from outlive.failover.planner.actions import Fail
-    from outlive.failover.reconciler.plan_writes import write_plan
-    from outlive.failover.snapshot import coverage_of, plan_input
+    from outlive.failover import coverage_of, plan_input
+    from outlive.failover.planner import Fail
+    from outlive.failover.planner.replan import replan
+    from outlive.failover.reconciler import write_plan
 
     effort_s, seed = search
-    with progress("planning") as bar:
+    with show_progress("planning") as bar:
         given = msgspec.structs.replace(await plan_input(gathered, anew=True), effort_s=effort_s, seed=seed)
-        result = await _searched(given, bar.at)
+        if given.effort_s > 0:
+            from outlive.drivers import search_plan
+
+            result = await search_plan(given, bar.advance_to)  # in a child process
+        else:
+            result = replan(given)
         fails = tuple(one for one in result.actions if isinstance(one, Fail))
         after = coverage_of(gathered, result.slots, fails)
     if apply:
-        with progress("slots written") as bar:
+        with show_progress("slots written") as bar:
             await write_plan(
-                _writer(access, store, gathered.settings), result.actions, gathered.observation.objects, progress=bar.at
+                _make_writer(access, store, gathered.settings),
+                result.actions,
+                gathered.observation.objects,
+                progress=bar.advance_to,
             )
     document = {**plan_document(gathered, given, result, after, applied=apply), "levels": costs}
 
-    def lines() -> list[Any]:
-        return [*plan_head(document, result, after), *_then(gathered, after, apply, wide=output.wide), *more]
+    def render_lines() -> list[Any]:
+        return [
+            *plan_head(document, result, after),
+            *_format_coverage_after(gathered, after, apply, wide=output.wide),
+            *more,
+        ]
 
-    output.show(document, lines)
+    output.show(document, render_lines)
     return None if after.covered == after.required else ExitCode.NO
-
-
-async def _searched(given: PlanInput, at: Any) -> PlanResult:
-    """Small plans at once, searches in a child process."""
-    from outlive.failover.planner.replan import replan
-
-    if given.effort_s <= 0:
-        return replan(given)
-    from outlive.drivers.child import search_plan
-
-    return await search_plan(given, at)
 
 
 async def _repack(
     access: Access, output: Report, store: Store, gathered: Snapshot, search: tuple[int, float, int], *, apply: bool
 ) -> ExitCode | None:
-    from outlive.drivers.child import search_repacking
-    from outlive.failover.planner.repack import after_moves
-    from outlive.failover.reconciler.plan_writes import actions_of, write_plan
-    from outlive.failover.snapshot import coverage_of, repack_input
+    from outlive.drivers import search_repacking
+    from outlive.failover import coverage_of, repack_input
+    from outlive.failover.planner import apply_moves
+    from outlive.failover.reconciler import actions_of, write_plan
 
     limit, effort_s, seed = search
     observation = gathered.observation
-    with progress("repacking") as bar:
+    with show_progress("repacking") as bar:
         given = await repack_input(gathered, limit=limit, effort_s=effort_s, seed=seed)
-        result = await search_repacking(given, bar.at)
-        slots = after_moves(observation.slots, result.actions)
+        result = await search_repacking(given, bar.advance_to)
+        slots = apply_moves(observation.slots, result.actions)
         before, after = coverage_of(gathered, observation.slots), coverage_of(gathered, slots)
     if apply:
-        writer = _writer(access, store, gathered.settings)
+        writer = _make_writer(access, store, gathered.settings)
         await write_plan(
             writer, actions_of(result.actions, {slot.name: slot for slot in observation.slots}), observation.objects
         )
-    document = repack_document(result, before, after, applied=apply)
-    then = _then(gathered, after, apply, wide=output.wide)
+    document = {
+        "applied": apply,
+        "changes": sum(2 if move.joins else 1 for move in result.actions),
+        "moves": result.actions,
+        "before": coverage_document(before),
+        "after": coverage_document(after),
+    }
+    then = _format_coverage_after(gathered, after, apply, wide=output.wide)
     output.show(document, lambda: [repack_head(document, after), *then])
     return None
 
 
-def _then(gathered: Snapshot, after: CoverageResult, applied: bool, *, wide: bool) -> list[Any]:
+def _format_coverage_after(gathered: Snapshot, after: CoverageResult, applied: bool, *, wide: bool) -> list[Any]:
     """For people: the coverage that is now, or would be."""
     verb = "done, and now" if applied else "nothing was written; with --apply"
     return [
@@ -160,15 +164,8 @@ def _then(gathered: Snapshot, after: CoverageResult, applied: bool, *, wide: boo
     ]
 
 
-def _effort(text: str) -> float:
-    seconds = parse_duration(0 if text == "0" else text)
-    if not 0 <= seconds <= LONGEST_S:
-        raise Usage(f"--effort {text} is out of range", remedy="from 0 to 24h")
-    return seconds
-
-
-def _writer(access: Access, store: Store, settings: FailoverSettings) -> Any:
-    from outlive.failover.reconciler.writes import SlotWriter
+def _make_writer(access: Access, store: Store, settings: FailoverSettings) -> Any:
+    from outlive.failover.reconciler import SlotWriter
 
     creator = settings.failover.creator
     return SlotWriter(store, clock=access.clock, ids=SystemIds(), creator=creator)
@@ -178,7 +175,7 @@ def plan_document(
     gathered: Snapshot, given: PlanInput, result: PlanResult, after: CoverageResult, *, applied: bool
 ) -> dict[str, Any]:
     """A plan for programs: every action in order, and the coverage that it leads to."""
-    from outlive.failover.planner.plan import reserves
+    from outlive.failover.planner import sum_reserves
 
     document = {
         "applied": applied,
@@ -187,7 +184,7 @@ def plan_document(
         "created": result.created,
         "failed": result.failed,
         "actions": result.actions,
-        "before": _held(reserves(gathered.observation.slots)),
+        "before": _reserved_document(sum_reserves(gathered.observation.slots)),
         "after": coverage_document(after),
     }
     if given.effort_s > 0:
@@ -195,12 +192,12 @@ def plan_document(
             "effortSeconds": given.effort_s,
             "seed": given.seed,
             "cutShort": result.cut_short,
-            "without": None if result.without_search is None else _held(result.without_search),
+            "without": None if result.without_search is None else _reserved_document(result.without_search),
         }
     return document
 
 
-def _held(what: Reserves) -> dict[str, Any]:
+def _reserved_document(what: Reserves) -> dict[str, Any]:
     return {"slots": what.slots, "reserved": {"cpuMilli": what.cpu_milli, "memoryBytes": what.memory_bytes}}
 
 
@@ -219,19 +216,6 @@ def plan_head(document: dict[str, Any], result: PlanResult, after: CoverageResul
             + ("; the clock ended it early" if result.cut_short else "")
         )
     return head
-
-
-def repack_document(
-    result: RepackResult, before: CoverageResult, after: CoverageResult, *, applied: bool
-) -> dict[str, Any]:
-    """Moves for programs, and the coverage before and after."""
-    return {
-        "applied": applied,
-        "changes": sum(2 if move.joins else 1 for move in result.actions),
-        "moves": result.actions,
-        "before": coverage_document(before),
-        "after": coverage_document(after),
-    }
 
 
 def repack_head(document: dict[str, Any], after: CoverageResult) -> str:

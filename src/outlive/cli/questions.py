@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from outlive.base.errors import Refused, Usage
+from outlive.base import Refused, Usage
 
 AGREED = ("y", "yes")
 

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from outlive.base.errors import ExitCode, Refused
-from outlive.base.ids import SystemIds
-from outlive.base.phrases import count_of
+from outlive.base import ExitCode, Refused, SystemIds, count_of
 from outlive.cli.access import Access
-from outlive.cli.output import Output, cut_table, progress
-from outlive.cli.snapshot import Config, look
+from outlive.cli.output import Output, cut_table, show_progress
+from outlive.cli.snapshot import Config, take_snapshot
 from outlive.cli.vm_names import VmColumns, vm_columns
 
 if TYPE_CHECKING:
-    from outlive.failover.rebalance import RebalanceResult
+    from outlive.failover import RebalanceResult
     from outlive.store import Store
 
 
@@ -25,7 +23,7 @@ async def rebalance(
     output: Output,
     apply: Annotated[bool, typer.Option("--apply", help="Carry the moves out, one after the other.")] = False,
     moves: Annotated[
-        int | None, typer.Option("--moves", min=1, max=100, help="At most so many moves, instead of the policy's.")
+        int | None, typer.Option("--moves", min=1, max=100, help="At most this many moves, instead of the policy's.")
     ] = None,
     threshold: Annotated[
         int | None,
@@ -37,47 +35,45 @@ async def rebalance(
 ) -> ExitCode | None:
     """Which VMs to move so that hosts are evenly full, with the figures before and after; nothing is written.
 
-    Nobody's coverage falls, and every rule of the VMs is obeyed. Exit code 1 if the hosts are uneven and no move helps.
-    With --apply VMs move one after the other, live or not at all, up to the first that does not.
+    No VM loses coverage, and all rules apply. Exit code 1 if the hosts are uneven and no move helps. With --apply VMs
+    move live one after the other, up to the first failure.
     """
-    from outlive.failover.rebalance import BalanceReason
+    from outlive.failover import BalanceReason
     from outlive.failover.rebalance import rebalance as decide
-    from outlive.node.operator import cluster_spec
-    from outlive.recovery.balance import rebalance_input, rests, under_way
-    from outlive.resources import Cluster, VirtualMachine
-    from outlive.resources.cluster import CLUSTER
-    from outlive.store import list_all
-    from outlive.store.access import read
+    from outlive.node import cluster_spec
+    from outlive.recovery import explain_unfinished, rebalance_input, resting_reason
+    from outlive.resources import CLUSTER, Cluster, VirtualMachine
+    from outlive.store import list_all, read
 
     async with access.open(write=apply) as store:
         changes = {"moves": moves, "threshold": None if threshold is None else threshold / 100}
         policy = msgspec.structs.replace(
             (await cluster_spec(store)).rebalance, **{name: one for name, one in changes.items() if one is not None}
         )
-        gathered = await look(access, store, config, None)
+        gathered = await take_snapshot(access, store, config, None)
         vms = {vm.name: vm async for vm in list_all(store, VirtualMachine)}
         cluster = await read(store, Cluster, CLUSTER)
-        if apply and (waits := rests(cluster, access.clock.now()) or under_way(vms.values())):
+        if apply and (waits := resting_reason(cluster, access.clock.now()) or explain_unfinished(vms.values())):
             raise Refused(f"nothing is moved for balance now: {waits}", remedy="repeat it once that is over")
         given = rebalance_input(gathered, vms, policy, ours_only=apply)
         if apply and not given.hosts:
             remedy = "leave --apply out, and move the VMs there as that cloud does it"
             raise Refused("no schedulable host has our daemon, so nobody would carry the moves out", remedy=remedy)
-        with progress("planning"):
+        with show_progress("planning"):
             result = decide(given)
-        moved = await _moved(access, store, result) if apply else None
+        moved = await _move_vms(access, store, result) if apply else None
     document = {**msgspec.to_builtins(result), **({} if moved is None else {"moved": moved})}
     output.show(document, lambda: rebalance_lines(result, moved, vm_columns(gathered.vms)))
     return ExitCode.NO if result.why is BalanceReason.NOTHING_HELPS and not result.moves else None
 
 
-async def _moved(access: Access, store: Store, result: RebalanceResult) -> list[str]:
+async def _move_vms(access: Access, store: Store, result: RebalanceResult) -> list[str]:
     """Move one VM after the other, as the plan has tried them; those that moved, up to the first that did not."""
-    from outlive.recovery.balance import is_moved, request_move
+    from outlive.recovery import is_moved, request_move
 
     ids, moved = SystemIds(), list[str]()
     for move in result.moves:
-        with progress(f"moving {move.vm} to {move.host}"):
+        with show_progress(f"moving {move.vm} to {move.host}"):
             asked = await request_move(store, access.clock, ids, move)
             if not asked or not await is_moved(store, access.clock, move):
                 break
@@ -100,7 +96,7 @@ def rebalance_lines(result: RebalanceResult, moved: list[str] | None, named: VmC
         figures += f", and {result.after:.0%} after {count_of(len(result.moves), 'move')}"
     rows = [
         (
-            *named.cells(move.vm),
+            *named.name_cells(move.vm),
             move.source,
             f"{move.source_before:.0%} → {move.source_after:.0%}",
             move.host,
@@ -109,12 +105,12 @@ def rebalance_lines(result: RebalanceResult, moved: list[str] | None, named: VmC
         for move in result.moves
     ]
     lines: list[Any] = [f"imbalance {figures}: {_WHY[result.why.value]}"]
-    lines += cut_table((*named.titles(), "From", "Full", "To", "Full"), rows)
+    lines += cut_table((*named.column_titles(), "From", "Full", "To", "Full"), rows)
     if moved is not None:
         left = [move.vm for move in result.moves[len(moved) :]]
-        lines += ["", f"moved: {', '.join(map(named.text, moved)) or 'nothing'}"]
+        lines += ["", f"moved: {', '.join(map(named.display_name, moved)) or 'nothing'}"]
         lines += (
-            [f"not moved: {', '.join(map(named.text, left))}; see outlive describe vm {left[0]}, and repeat"]
+            [f"not moved: {', '.join(map(named.display_name, left))}; see outlive describe vm {left[0]}, and repeat"]
             if left
             else []
         )

@@ -10,23 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
-from outlive.base.clock import as_datetime
-from outlive.base.errors import BadInput, ExitCode, NotFound, Refused, Usage
-from outlive.base.files import write_whole
-from outlive.base.natural import natural_key
-from outlive.base.phrases import shown_time
+from outlive.base import BadInput, ExitCode, NotFound, Refused, Usage, as_datetime, natural_key, shown_time, write_whole
 from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import Yes
-from outlive.cli.commands import command, group
+from outlive.cli.commands import command, make_group
 from outlive.cli.liveness import read_liveness
-from outlive.cli.output import Output, Report, table, write
+from outlive.cli.output import Output, Report, make_table, write
 from outlive.cli.questions import ask
-from outlive.node.liveness import HostLife, HostLiveness
-from outlive.resources import Cluster, Hypervisor
-from outlive.resources.cluster import CLUSTER, SchemaWish
-from outlive.store import compare_and_swap, list_all, read
-from outlive.store.schema.documents import BASE, latest_version, load_document
-from outlive.store.schema.plan import SchemaPlanInput, plan_schema
+from outlive.node import HostLife, HostLiveness
+from outlive.resources import CLUSTER, Cluster, ClusterSpec, Hypervisor, SchemaWish
+from outlive.store import change_spec, list_all, read
+from outlive.store.schema import BASE, SchemaPlanInput, latest_version, load_document, plan_schema
 
 if TYPE_CHECKING:
     from outlive.store import Store
@@ -36,17 +30,17 @@ GONE_S: Final = 86_400.0
 """How long a host must have been stopped or dead before it may be excluded."""
 GONE: Final = (HostLife.STOPPED, HostLife.DEAD)
 
-app = group("The storage schema: where and in which version everything is stored, and how that changes.")
+app = make_group("The storage schema: where and in which version everything is stored, and how that changes.")
 
 To = Annotated[int | None, typer.Option("--to", "-t", metavar="NUMBER", help="Which schema; else the newest one.")]
 
 
 @command(app, "status")
-async def status(access: Access, output: Output) -> None:
+async def show_status(access: Access, output: Output) -> None:
     """By which schema the cluster works, which ones its hosts know, and whom a change waits for."""
     async with access.open() as store:
-        cluster = await _cluster(store)
-        hosts = await _hosts(store)
+        cluster = await _read_cluster(store)
+        hosts = await _list_hosts(store)
     schema, wish = cluster.status.schema, cluster.spec.schema
     document: dict[str, Any] = {
         "version": cluster.schema_version,
@@ -76,14 +70,14 @@ def _status_lines(cluster: Cluster, hosts: list[Hypervisor]) -> Iterable[Any]:
         yield f"{shown_time(step.ended_at)}: from {step.start} to {step.to}, by {step.by}"
     if hosts:
         rows = [[one.name, one.status.schema.active or "", one.status.schema.latest or ""] for one in hosts]
-        yield table(["Host", "Active", "Latest"], rows, numbers=["Active", "Latest"])
+        yield make_table(["Host", "Active", "Latest"], rows, numbers=["Active", "Latest"])
 
 
 @command(app, "plan")
 async def plan(access: Access, output: Report, to: To = None) -> None:
     """What changes on the way to a schema: paths, and kinds that are stored in another version. Nothing is written."""
     async with access.open() as store:
-        start = (await _cluster(store)).schema_version
+        start = (await _read_cluster(store)).schema_version
     target = latest_version() if to is None else to
     step = 1 if target >= start else -1
     documents = [load_document(version) for version in range(start, target + step, step)]
@@ -98,13 +92,13 @@ async def plan(access: Access, output: Report, to: To = None) -> None:
     first, last = documents[0].kinds, documents[-1].kinds
     kinds = {name: [first[name], last[name]] for name in first if name in last and first[name] != last[name]}
 
-    def lines() -> list[Any]:
+    def render_lines() -> list[Any]:
         if not ops and not kinds:
             return [f"nothing changes from schema {start} to {target}"]
         changed = [f"{name}: stored as {after}, no more as {before}" for name, (before, after) in kinds.items()]
         return [f"from schema {start} to {target}:", *(" ".join(filter(None, op)) for op in ops), *changed]
 
-    output.show({"from": start, "to": target, "ops": ops, "kinds": kinds}, lines)
+    output.show({"from": start, "to": target, "ops": ops, "kinds": kinds}, render_lines)
 
 
 @command(app, "upgrade")
@@ -117,15 +111,20 @@ async def upgrade(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Have the controllers bring the cluster to a schema, once all hosts know it; an older one goes back.
+    """Change the cluster to a schema once all hosts know it; an older one goes back.
 
-    Without --to it goes to the newest that all know, as it does by itself.
+    Without --to it goes to the newest that all hosts know, which also happens automatically.
     """
     async with access.open(write=True) as store:
-        cluster = await _cluster(store)
+        cluster = await _read_cluster(store)
         names = tuple(dict.fromkeys(exclude or ()))
         if names:
-            _check_gone(names, await _hosts(store), await _liveness(store, access), as_datetime(access.clock.now()))
+            _check_gone(
+                names,
+                await _list_hosts(store),
+                await _read_host_liveness(store, access),
+                as_datetime(access.clock.now()),
+            )
         if to is not None and not 1 <= to <= latest_version():
             raise Refused(
                 f"storage schema {to} is not known here",
@@ -135,13 +134,10 @@ async def upgrade(
         if to is not None and to < cluster.schema_version:
             ask(f"The cluster goes back from schema {cluster.schema_version} to {to}. Go on?", yes)
 
-        def change(found: Cluster | None) -> Cluster | None:
-            if found is None:
-                return None
-            spec = msgspec.structs.replace(found.spec, schema=SchemaWish(to=to, exclude=names))
-            return msgspec.structs.replace(found, spec=spec)
+        def set_schema(found: Cluster) -> ClusterSpec:
+            return msgspec.structs.replace(found.spec, schema=SchemaWish(to=to, exclude=names))
 
-        await compare_and_swap(store, Cluster, CLUSTER, change, clock=access.clock, half="spec")
+        await change_spec(store, Cluster, CLUSTER, set_schema, clock=access.clock)
     target = "the newest schema that all hosts know" if to is None else f"schema {to}"
     write(f"the controllers bring the cluster to {target}; outlive schema status shows how far they are\n")
 
@@ -165,22 +161,22 @@ def _check_gone(
             )
 
 
-async def _liveness(store: Store, access: Access) -> dict[str, HostLiveness]:
+async def _read_host_liveness(store: Store, access: Access) -> dict[str, HostLiveness]:
     life = await read_liveness(store, access)
-    return {one.name: life.host(one.name) async for one in list_all(store, Hypervisor)}
+    return {one.name: life.liveness_of_host(one.name) async for one in list_all(store, Hypervisor)}
 
 
 @command(app, "backup")
-async def backup(
+async def backup_tree(
     access: Access, file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that is not there yet.")]
 ) -> None:
     """Write the tree of an ensemble of ZooKeeper, as it is stored, into a file; outlive backup is for all stores."""
-    from outlive.store.zookeeper.tree_file import dump_tree
+    from outlive.store.zookeeper import dump_tree
 
     if file.exists():
         raise Usage(f"{file} exists", remedy="name another file")
     async with access.open() as store:
-        found = await dump_tree(_tree(store), clock=access.clock)
+        found = await dump_tree(_require_zookeeper(store), clock=access.clock)
     try:
         write_whole(file, msgspec.json.format(msgspec.json.encode(found), indent=1))  # the keys are in it
     except OSError as error:
@@ -197,16 +193,16 @@ async def restore(
     yes: Yes = False,
 ) -> ExitCode | None:
     """Put such a file back: all of the tree is replaced. Refused while any daemon may run, and for another schema."""
-    from outlive.drivers.files import read_input
-    from outlive.store.zookeeper.tree_file import TreeFile, restore_tree
+    from outlive.drivers import read_input
+    from outlive.store.zookeeper import TreeFile, restore_tree
 
     try:
         found = msgspec.json.decode(read_input(file), type=TreeFile)
     except msgspec.DecodeError as error:
         raise BadInput(f"is no backup of a tree: {error}", place=str(file)) from None
     async with access.open(write=True) as store:
-        tree = _tree(store)
-        running = [name for name, one in (await _liveness(store, access)).items() if one.state not in GONE]
+        tree = _require_zookeeper(store)
+        running = [name for name, one in (await _read_host_liveness(store, access)).items() if one.state not in GONE]
         if running:
             names = ", ".join(sorted(running, key=natural_key))
             raise Refused(f"hosts may be at work: {names}", remedy="stop their daemons, and the controllers, first")
@@ -216,7 +212,7 @@ async def restore(
     return None
 
 
-def _tree(store: Store) -> ZooKeeperStore:
+def _require_zookeeper(store: Store) -> ZooKeeperStore:
     from outlive.store.zookeeper import ZooKeeperStore
 
     if not isinstance(store, ZooKeeperStore):
@@ -224,11 +220,11 @@ def _tree(store: Store) -> ZooKeeperStore:
     return store
 
 
-async def _cluster(store: Store) -> Cluster:
+async def _read_cluster(store: Store) -> Cluster:
     return await read(store, Cluster, CLUSTER) or Cluster()
 
 
-async def _hosts(store: Store) -> list[Hypervisor]:
+async def _list_hosts(store: Store) -> list[Hypervisor]:
     """Those with a daemon of ours, in natural order."""
     found = [one async for one in list_all(store, Hypervisor) if one.spec.management == "node"]
     return sorted(found, key=lambda one: natural_key(one.name))

@@ -1,7 +1,7 @@
 """``outlive secret``: set, list and delete secrets, and change the key that they are sealed for.
 
 A value comes from standard input or a file, never from the command line, and is sealed in this process
-(docs/operating/secrets.md).
+(docs/how-to/secrets.md).
 """
 
 from __future__ import annotations
@@ -15,24 +15,21 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from outlive.base.errors import BadInput, NotFound, Refused, Usage
-from outlive.base.phrases import count_of, listing
+from outlive.base import BadInput, NotFound, Refused, Usage, count_of, join_parts
 from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import Yes
-from outlive.cli.commands import command, group
+from outlive.cli.commands import command, make_group
 from outlive.cli.output import ObjectOutput, write
 from outlive.cli.questions import ask
-from outlive.drivers.files import STDIN, read_input
-from outlive.drivers.secrets import KEY_FILE, VALUE_BYTES, ClusterKey, SealingKey
-from outlive.resources import Cluster, Hypervisor, ObjectMeta, Secret, SecretSpec
-from outlive.resources.cluster import CLUSTER
-from outlive.store import compare_and_swap, list_all, read
+from outlive.drivers import KEY_FILE, STDIN, VALUE_BYTES, ClusterKey, SealingKey, read_input
+from outlive.resources import CLUSTER, Cluster, ClusterStatus, Hypervisor, ObjectMeta, Secret, SecretSpec
+from outlive.store import change_spec, change_status, compare_and_swap, list_all, read
 
 if TYPE_CHECKING:
-    from outlive.base.clock import Clock
+    from outlive.base import Clock
     from outlive.store import Store
 
-secret = group("Credentials that only coordinators can read, such as those of power controllers.")
+secret = make_group("Credentials that only coordinators can read, such as those of BMCs.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Which secret.")]
 
@@ -47,11 +44,14 @@ async def set_secret(
     ] = STDIN,
     address: Annotated[
         list[str] | None,
-        typer.Option("--address", metavar="ADDRESS", help="A power controller that may see it; else any."),
+        typer.Option("--address", metavar="ADDRESS", help="A BMC that may see it; else any."),
     ] = None,
 ) -> None:
     """Create a secret, or give it another value."""
-    value = _value(name, file)
+    if file == STDIN and sys.stdin.isatty():
+        value = getpass.getpass(f"Value of secret {name}: ").encode()
+    else:  # without the end of its line
+        value = read_input(file, limit=VALUE_BYTES + 2).removesuffix(b"\n").removesuffix(b"\r")
     async with access.open(write=True) as store:
         key = await sealing_key(store)
 
@@ -64,14 +64,6 @@ async def set_secret(
 
         await compare_and_swap(store, Secret, name, change, half="spec", clock=access.clock)
     write(f"secret/{name} set\n")
-
-
-def _value(name: str, file: Path) -> bytes:
-    """Without the end of its line."""
-    if file == STDIN and sys.stdin.isatty():
-        return getpass.getpass(f"Value of secret {name}: ").encode()
-    raw = read_input(file, limit=VALUE_BYTES + 2)
-    return raw.removesuffix(b"\n").removesuffix(b"\r")
 
 
 async def sealing_key(store: Store) -> SealingKey:
@@ -87,14 +79,14 @@ async def sealing_key(store: Store) -> SealingKey:
 
 @command(secret, "list")
 async def list_secrets(access: Access, output: ObjectOutput) -> None:
-    """All secrets, without what they hold."""
+    """All secrets, without their values."""
     async with access.open() as store:
-        output.objects([one async for one in list_all(store, Secret)], empty="there are no secrets")
+        output.print_objects([one async for one in list_all(store, Secret)], empty="there are no secrets")
 
 
 @command(secret, "delete")
 async def delete_secret(access: WriteAccess, name: Name, yes: Yes = False) -> None:
-    """Delete a secret, and ask before; what uses it cannot be reached any more."""
+    """Delete a secret, and ask before; devices that need it become unreachable."""
     async with access.open(write=True) as store:
         found = await store.get(Secret, name, fresh=True)
         ask(f"Delete secret {name}? What uses it, such as a BMC, cannot be reached any more.", yes)
@@ -119,7 +111,7 @@ async def rotate_key(
 ) -> None:
     """Make a new key, in two steps: no coordinator is ever without the key of a secret. Runs beside outlive up.
 
-    Coordinators fetch it from outlive up by themselves. The second step gives up the old key, and asks before.
+    Coordinators fetch it from outlive up automatically. The second step gives up the old key, and asks before.
     """
     path = key_file or access.directory / KEY_FILE
     key = ClusterKey.read(path)
@@ -127,7 +119,7 @@ async def rotate_key(
         if (cluster := await read(store, Cluster, CLUSTER)) is not None and cluster.status.replicated:
             raise Refused(
                 "several controllers share this key, and none of them replaces it alone",
-                remedy="docs/operating/kubernetes.md#authority",
+                remedy="docs/how-to/kubernetes.md#authority",
             )
         published = (await sealing_key(store)).id
         if published not in key.ids:
@@ -136,7 +128,7 @@ async def rotate_key(
         went_on = await publish(store, access.clock, key, sealing=False)  # an earlier command may have ended before it
         if not finish:
             if published == key.ids[0]:
-                key = ClusterKey.made(key)
+                key = ClusterKey.generate(key)
                 key.write(path)
                 await publish(store, access.clock, key, sealing=False)
             elif not went_on:
@@ -155,26 +147,26 @@ async def rotate_key(
         await publish(store, access.clock, key)
         count = 0
         async for one in list_all(store, Secret):
-            count += await _seal_again(store, access.clock, one.name, key)
-        key = key.newest_alone()
+            count += await _reseal(store, access.clock, one.name, key)
+        key = key.without_older()
         key.write(path)
         await publish(store, access.clock, key)
     write(f"{count_of(count, 'secret')} sealed for key {key.ids[0]}; the old key is not in {path} any more\n")
 
 
-async def _seal_again(store: Store, clock: Clock, name: str, key: ClusterKey) -> int:
+async def _reseal(store: Store, clock: Clock, name: str, key: ClusterKey) -> int:
     """How many were: one, or none where it is sealed for the newest key, or gone."""
     done = 0
 
-    def change(found: Secret | None) -> Secret | None:
+    def seal_again(found: Secret) -> SecretSpec | None:
         nonlocal done
-        if found is None or found.spec.key == key.ids[0]:
+        if found.spec.key == key.ids[0]:
             return None
         done = 1
         sealed = key.public.seal(name, key.unseal(found), found.spec.username, found.spec.addresses)
-        return msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, sealed=sealed))
+        return msgspec.structs.replace(found.spec, sealed=sealed)
 
-    await compare_and_swap(store, Secret, name, change, half="spec", clock=clock)
+    await change_spec(store, Secret, name, seal_again, clock=clock)
     return done
 
 
@@ -187,7 +179,7 @@ async def _check_coordinators(store: Store, key: ClusterKey, left: list[str]) ->
     ]
     if without:
         raise Refused(
-            f"{listing(sorted(without))} {'has' if len(without) == 1 else 'have'} not fetched key {key.ids[0]} yet",
+            f"{join_parts(sorted(without))} {'has' if len(without) == 1 else 'have'} not fetched key {key.ids[0]} yet",
             remedy="start the daemon there, or see the fault cluster-key-old; "
             f"or go on without (--leave {sorted(without)[0]}): then it opens no secret until it has fetched the key",
         )
@@ -197,17 +189,15 @@ async def publish(store: Store, clock: Clock, key: ClusterKey, *, sealing: bool 
     """Say which keys there are, and have everybody seal for the newest; whether something else was said before."""
     other = False
 
-    def change(cluster: Cluster | None) -> Cluster | None:
+    def set_keys(cluster: Cluster) -> ClusterStatus | None:
         nonlocal other
-        if cluster is None:
-            return None
         status = msgspec.structs.replace(cluster.status, key_ids=key.ids)
         if sealing:
             status = msgspec.structs.replace(status, sealing_key=key.public.text)
         other = status != cluster.status
-        return msgspec.structs.replace(cluster, status=status) if other else None
+        return status if other else None
 
-    await compare_and_swap(store, Cluster, CLUSTER, change, clock=clock)
+    await change_status(store, Cluster, CLUSTER, set_keys, clock=clock)
     return other
 
 

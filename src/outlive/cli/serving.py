@@ -17,14 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from outlive.api.config import TOKEN_FILE, parse_listen
-from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, NotFound, OutliveError, Unavailable, Unknown
-from outlive.base.files import read_private
-from outlive.base.ids import SystemIds
-from outlive.base.logging import get_logger, reopen_log
-from outlive.base.phrases import count_of
-from outlive.base.random import system_random
+from outlive.api import TOKEN_FILE, parse_listen
+from outlive.base import (
+    BadInput,
+    NotFound,
+    OutliveError,
+    SystemClock,
+    SystemIds,
+    Unavailable,
+    Unknown,
+    count_of,
+    get_logger,
+    read_private,
+    reopen_log,
+    system_random,
+)
 from outlive.cli.notify import TEST_PATH
 from outlive.cli.output import write
 from outlive.cli.settings import SETTINGS_PATH, served_settings
@@ -35,24 +42,18 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from datetime import datetime
 
-    from outlive.api.app import AdmissionEndpoint
-    from outlive.api.auth import KeystoneAccess
-    from outlive.api.config import ApiSettings
-    from outlive.api.lifetimes import StateToken
-    from outlive.api.tls import ServerTls
-    from outlive.base.clock import Clock, Instant
-    from outlive.drivers.backup_files import BackupSource
-    from outlive.drivers.openstack.session import OpenStackSession
-    from outlive.failover.config import FailoverUpkeepSettings
-    from outlive.inventory.cloud_sync import InventoryCluster
-    from outlive.network.pod_settings import PodNetworkSettings
-    from outlive.network.settings import NetworkSettings
-    from outlive.placement.vms import VMSource
+    from outlive.api import AdmissionEndpoint, ApiSettings, KeystoneAccess, ServerTls, StateToken
+    from outlive.base import Clock, Instant
+    from outlive.drivers import BackupSource
+    from outlive.drivers.openstack import OpenStackSession
+    from outlive.failover import FailoverUpkeepSettings
+    from outlive.inventory import InventoryCluster
+    from outlive.network import NetworkSettings, PodNetworkSettings
+    from outlive.placement import VMSource
     from outlive.resources import Secret
-    from outlive.roles.settings import RoleSettings
-    from outlive.roles.up import NetworkDatabases, PodCluster, Ports, UpRole
+    from outlive.roles import NetworkDatabases, PodCluster, Ports, RoleSettings, UpRole
     from outlive.store import Store
-    from outlive.store.schema.storage import SchemaStorage
+    from outlive.store.schema import SchemaStorage
 
 STARTED_WITHIN_S = 120.0
 """How long controllers may take to become ready before start-up is given up."""
@@ -110,48 +111,53 @@ async def serve(
     is allowed (``admission``), this process may be the only one that answers.
     """
     from outlive import __version__
-    from outlive.api.app import ApiDeps, create_app
-    from outlive.api.auth import Identity, Tokens, read_tokens
-    from outlive.api.authority import AuthorityRotation, refuse_rotation
-    from outlive.api.lifetimes import ExpiryGauges, StateToken, TokenService, TokenUpkeep, certificate_end, file_faults
-    from outlive.api.server import serving
-    from outlive.api.tokens import HostJoin, StoredTokens
+    from outlive.api import (
+        ApiDeps,
+        AuthorityRotation,
+        ExpiryGauges,
+        HostJoin,
+        Identity,
+        StateToken,
+        StoredTokens,
+        Tokens,
+        TokenService,
+        TokenUpkeep,
+        certificate_end,
+        create_app,
+        file_faults,
+        read_tokens,
+        refuse_rotation,
+        serve_app,
+    )
     from outlive.cli.backup import backup_source, settings_lock
     from outlive.cli.secrets import ensure_key
-    from outlive.drivers.audit_files import AUDIT_DIRECTORY, AuditFiles
-    from outlive.drivers.backup_files import BackupDownload, BackupFolder
-    from outlive.drivers.secrets import KEY_FILE, ClusterKey
-    from outlive.network.names import CHECK_PATH, TRACE_PATH
-    from outlive.resources import ObjectRef
-    from outlive.resources.cluster import CLUSTER
-    from outlive.resources.reasons.faults import FaultCode
-    from outlive.roles.up import UpRole
-    from outlive.runtime.audit import Refusals, TokenShares, audit_faults
-    from outlive.runtime.backups import BackupKeeper
-    from outlive.runtime.faults import ActiveFault
-    from outlive.runtime.tasks import OrderedTaskGroup
-    from outlive.store.naming import NAMES_PATH
-    from outlive.store.tls import is_loopback
+    from outlive.drivers import AUDIT_DIRECTORY, KEY_FILE, AuditFiles, BackupDownload, BackupFolder, ClusterKey
+    from outlive.network import CHECK_PATH, TRACE_PATH
+    from outlive.resources import CLUSTER, ObjectRef
+    from outlive.resources.reasons import FaultCode
+    from outlive.roles import UpRole
+    from outlive.runtime import ActiveFault, BackupKeeper, OrderedTaskGroup, Refusals, TokenShares, audit_faults
+    from outlive.store import NAMES_PATH, is_loopback
 
     api = sections["api"]
     host, port = parse_listen(api.listen)
     clock, ids = SystemClock(), SystemIds()
     state_token = StateToken(directory / TOKEN_FILE, clock=clock, ids=ids, shared=renew_token is not None)
     listed = read_tokens(Path(api.tokens_file)) if api.tokens_file else []
-    own, shown = _tls(api, host, directory, clock)
+    own, shown = _make_tls(api, host, directory, clock)
     tls = own if shown else None
     stored = StoredTokens(store, clock=clock, random=system_random())
-    session = await _session(store, directory, settings, closing)
+    session = await _open_session(store, directory, settings, closing)
     role = UpRole(
         store,
         settings,
-        dataclasses.replace(await _ports(session, settings, closing), schema=schema),
+        dataclasses.replace(await _open_ports(session, settings, closing), schema=schema),
         identity=f"{os.uname().nodename}-{os.getpid()}",
         clock=clock,
         random=system_random(),
         ids=ids,
     )
-    admission = _reviewing_pods(admission, role, settings)
+    admission = _open_pod_reviews(admission, role, settings)
     began = asyncio.Event()
 
     async def begin() -> None:
@@ -175,17 +181,17 @@ async def serve(
     audit, refusals = AuditFiles(directory / AUDIT_DIRECTORY, settings.audit), Refusals()
     shares = TokenShares(settings.audit.token_bytes)
     closing.callback(audit.close)
-    closing.callback(lambda: audit.put_all(shares.summaries(clock.now(), ended=True)))
+    closing.callback(lambda: audit.put_all(shares.take_summaries(clock.now(), ended=True)))
 
     def find_audit_faults() -> list[ActiveFault]:
         now = clock.now()
-        audit.put_all(shares.summaries(now))
+        audit.put_all(shares.take_summaries(now))
         return audit_faults(
             omitted=audit.omitted,
             failure=audit.failure,
-            surge=refusals.surge(now),
+            surge=refusals.describe_surge(now),
             summarized=shares.describe(now),
-            lost_before=audit.lost_before(now),
+            lost_before=audit.find_lost_begin(now),
         )
 
     role.fault_sources.append(find_audit_faults)
@@ -199,7 +205,7 @@ async def serve(
     listed_faults = file_faults(Path(api.tokens_file), listed)
 
     def find_server_faults(now: Instant) -> list[ActiveFault]:
-        found = [*(listed_faults(now) if listed else []), *(backups.faults(now) if backups is not None else ())]
+        found = [*(listed_faults(now) if listed else []), *(backups.list_faults(now) if backups is not None else ())]
         if tls is not None and (end := tls.near_end()):
             subject = ObjectRef(kind="Cluster", name=CLUSTER)
             found.append(ActiveFault(FaultCode.AUTHORITY_ENDS, subject, {"end": end}))
@@ -209,23 +215,23 @@ async def serve(
         return served_settings(sections)
 
     def find_ends() -> Mapping[str, datetime]:
-        return certificate_end(Path(api.tls_certificate)) if own is None else own.ends()
+        return certificate_end(Path(api.tls_certificate)) if own is None else own.expiry_times()
 
     role.metrics.register_collector(ExpiryGauges(stored, find_ends).collect)
 
-    def source() -> BackupSource:
+    def make_backup_source() -> BackupSource:
         return backup_source(directory, file, settings_lock(settings.backup, directory))
 
     folder = directory / settings.backup.directory
     backups: BackupKeeper | None = None
     if backed_up:
-        kept = BackupFolder(folder, source, clock, asyncio.to_thread)
+        kept = BackupFolder(folder, make_backup_source, clock, asyncio.to_thread)
         backups = BackupKeeper(kept, settings.backup, clock, place=str(folder))
         role.metrics.register_collector(backups.collect)
 
     async def newest_backup(_query: Mapping[str, str]) -> dict[str, Any]:
         if backups is None:
-            raise NotFound("the store is not kept here", remedy="back etcd up: see docs/operating/kubernetes.md")
+            raise NotFound("the store is not kept here", remedy="back etcd up: see docs/how-to/kubernetes.md")
         return backups.describe(clock.now())
 
     renew = partial(renew_token, state_token) if renew_token is not None else None
@@ -243,32 +249,32 @@ async def serve(
         rotate_authority=rotate if backed_up else refuse_rotation,
         cluster_key=cluster_key,
         opened=unseal,
-        backup=BackupDownload(source, clock, asyncio.to_thread).open if backed_up else None,
+        backup=BackupDownload(make_backup_source, clock, asyncio.to_thread).open if backed_up else None,
         metrics=role.metrics,
         version=__version__,
         settings=api,
-        known_cells=role.recovery.liveness.cells,
+        known_cells=role.recovery.liveness.cells_of,
         scheduler_auth=settings.scheduler.auth,
         placement=role.placement,
         commitments=role.commitments.service,
-        keystone=_keystone(session, settings),
+        keystone=_keystone_access(session, settings),
         audit=audit,
         audit_routine=settings.audit.routine,
         refusals=refusals,
         audit_shares=shares,
-        ready=role.ready,
+        ready=role.explain_unready,
         authority=(lambda: tls.published) if tls is not None else None,
         admission=admission,
         queries={
-            "/faults": role.faults,
-            "/liveness": role.recovery.liveness.sight,
-            "/failover/tolerance": role.tolerance,
-            "/failover/protection": role.protection,
-            "/commitments/overview": role.overview,
+            "/faults": role.show_faults,
+            "/liveness": role.recovery.liveness.answer_liveness,
+            "/failover/tolerance": role.show_tolerance,
+            "/failover/protection": role.show_protection,
+            "/commitments/overview": role.show_overview,
             CHECK_PATH: role.check_network,
             TRACE_PATH: role.trace_network,
             SETTINGS_PATH: planning_settings,
-            NAMES_PATH: role.names,
+            NAMES_PATH: role.show_names,
             "/backups": newest_backup,
         },
         commands={
@@ -278,17 +284,19 @@ async def serve(
         },
     )
     app = create_app(deps)
-    async with stored.following(), AsyncExitStack() as servers, OrderedTaskGroup() as group:
+    async with stored.follow_store(), AsyncExitStack() as servers, OrderedTaskGroup() as group:
         await upkeep.renew()
         local = None
         if own is not None and tls is None:  # kubectl sends no token over plain HTTP
             few = msgspec.structs.replace(api, connections=KUBECTL_CONNECTIONS)
             loopback = host if is_loopback(host) else "127.0.0.1"
             local = (
-                await servers.enter_async_context(serving(app, loopback, 0, settings=few, tls=own, lifespan=False)),
+                await servers.enter_async_context(serve_app(app, loopback, 0, settings=few, tls=own, lifespan=False)),
                 own,
             )
-        serve = serving(app, host, port, settings=api, state_dir=directory, version=__version__, tls=tls, beside=local)
+        serve = serve_app(
+            app, host, port, settings=api, state_dir=directory, version=__version__, tls=tls, beside=local
+        )
         server = await servers.enter_async_context(serve)
         upkeep.renewed = server.announce
         if own is not None:
@@ -327,14 +335,14 @@ async def _retry_begin(begin: Callable[[], Awaitable[None]]) -> None:
         await clock.sleep(BEGIN_S)
 
 
-def _tls(api: ApiSettings, host: str, directory: Path, clock: Clock) -> tuple[ServerTls | None, bool]:
+def _make_tls(api: ApiSettings, host: str, directory: Path, clock: Clock) -> tuple[ServerTls | None, bool]:
     """The server's own certificate, unless it has one of its operator's, and whether all clients are shown it: those of
     a loopback address are not, but for kubectl."""
-    from outlive.store.tls import is_loopback
+    from outlive.store import is_loopback
 
     if api.tls_certificate:
         return None, False
-    from outlive.api.tls import ServerTls, names_of
+    from outlive.api import ServerTls, names_of
 
     tls = ServerTls(directory, names_of(host, api.names), clock)
     if is_loopback(host):
@@ -346,7 +354,7 @@ def _tls(api: ApiSettings, host: str, directory: Path, clock: Clock) -> tuple[Se
     return tls, True
 
 
-async def _session(
+async def _open_session(
     store: Store, directory: Path, settings: RoleSettings, closing: AsyncExitStack
 ) -> OpenStackSession | None:
     """The session with the OpenStack that the settings name, if they name one."""
@@ -357,33 +365,34 @@ async def _session(
     return await open_session(store, directory, settings.openstack, closing)
 
 
-def _keystone(session: OpenStackSession | None, settings: RoleSettings) -> KeystoneAccess | None:
+def _keystone_access(session: OpenStackSession | None, settings: RoleSettings) -> KeystoneAccess | None:
     """Who may use LIQUID with a token of Keystone."""
     if session is None:
         return None
-    from outlive.api.auth import KeystoneAccess
-    from outlive.drivers.openstack.keystone import KeystoneTokens
+    from outlive.api import KeystoneAccess
+    from outlive.drivers.openstack import KeystoneTokens
 
     return KeystoneAccess(KeystoneTokens(session, SystemClock()), settings.commitments.liquid_policy)
 
 
-async def _ports(session: OpenStackSession | None, settings: RoleSettings, closing: AsyncExitStack) -> Ports:
+async def _open_ports(session: OpenStackSession | None, settings: RoleSettings, closing: AsyncExitStack) -> Ports:
     """The drivers that the settings ask for; ``closing`` lets go of what they hold."""
-    from outlive.drivers.child import ChildComputer
-    from outlive.drivers.notify import notifier_ports
-    from outlive.roles.up import Limes, Ports
+    from outlive.drivers import ChildComputer, notifier_ports
+    from outlive.roles import Limes, Ports
 
     computer = ChildComputer()
     closing.push_async_callback(computer.close)
     source: VMSource | None = None
     placement = inventory = limes = moves = domains = None
     if session is not None:
-        from outlive.drivers.openstack.keystone import KeystoneProjects
-        from outlive.drivers.openstack.limes import LimesClient
-        from outlive.drivers.openstack.nova import NovaClient
-        from outlive.drivers.openstack.nova_inventory import NovaInventory
-        from outlive.drivers.openstack.nova_moves import NovaMoves
-        from outlive.drivers.openstack.nova_vms import NovaVms
+        from outlive.drivers.openstack import (
+            KeystoneProjects,
+            LimesClient,
+            NovaClient,
+            NovaInventory,
+            NovaMoves,
+            NovaVms,
+        )
 
         nova = NovaClient(session, settings.openstack, SystemClock())
         moves = NovaMoves(nova)
@@ -397,15 +406,15 @@ async def _ports(session: OpenStackSession | None, settings: RoleSettings, closi
             limes = Limes(domains, asked)
     if settings.upkeep.vm_source == "database":
         source = await closing.enter_async_context(synced_tables(settings))
-    clusters = _clusters(settings, closing)
+    clusters = _open_clusters(settings, closing)
     if settings.upkeep.placement == "http":
-        from outlive.drivers.scheduler_client import SchedulerClient
+        from outlive.drivers import SchedulerClient
 
         placement = SchedulerClient(settings.failover.scheduler_url, token=_scheduler_token(settings.upkeep))
         closing.push_async_callback(placement.close)
     return Ports(
-        network=await _network(settings.network, closing),
-        pods=_pods(settings.network.pods, closing),
+        network=await _open_network(settings.network, closing),
+        pods=_open_pod_cluster(settings.network.pods, closing),
         notify=notifier_ports(settings.notify),
         computer=computer,
         source=source,
@@ -419,11 +428,11 @@ async def _ports(session: OpenStackSession | None, settings: RoleSettings, closi
     )
 
 
-def _pods(settings: PodNetworkSettings, closing: AsyncExitStack) -> PodCluster | None:
+def _open_pod_cluster(settings: PodNetworkSettings, closing: AsyncExitStack) -> PodCluster | None:
     """The cluster of whose pods the networks are followed."""
     if not settings.follow:
         return None
-    from outlive.drivers.kubernetes.pod_cluster import open_pod_cluster
+    from outlive.drivers.kubernetes import open_pod_cluster
 
     return open_pod_cluster(
         settings,
@@ -435,33 +444,30 @@ def _pods(settings: PodNetworkSettings, closing: AsyncExitStack) -> PodCluster |
     )
 
 
-def _reviewing_pods(
+def _open_pod_reviews(
     admission: AdmissionEndpoint | None, role: UpRole, settings: RoleSettings
 ) -> AdmissionEndpoint | None:
     """The webhook, which also reviews network annotations where pods are followed."""
     if admission is None or role.pods is None:
         return admission
-    from outlive.api.pod_review import PodReviews
-    from outlive.drivers.kubernetes.pod_cluster import IdentitiesFile
+    from outlive.api import PodReviews
+    from outlive.drivers.kubernetes import IdentitiesFile
 
     identities = IdentitiesFile(settings.network.pods.identities, SystemClock())
     reviews = PodReviews(role.pods.cache, identities, role.decisions)
     return admission._replace(review_pods=reviews.review)
 
 
-async def _network(settings: NetworkSettings, closing: AsyncExitStack) -> NetworkDatabases | None:
+async def _open_network(settings: NetworkSettings, closing: AsyncExitStack) -> NetworkDatabases | None:
     """OVN's databases, where they are named; the connections are made in the background."""
     if not settings.northbound:
         return None
     try:
-        from outlive.drivers.ovn.northbound import OvnNorthbound
-        from outlive.drivers.ovn.replica import set_certificates
-        from outlive.drivers.ovn.southbound import OvnSouthbound
-        from outlive.drivers.ovn.trace import OvnTracer
+        from outlive.drivers.ovn import OvnNorthbound, OvnSouthbound, OvnTracer, set_certificates
     except ImportError:
         remedy = "pip install 'outlive[ovn]'"
         raise BadInput("OVN's library is not installed", place="network.northbound", remedy=remedy) from None
-    from outlive.roles.up import NetworkDatabases
+    from outlive.roles import NetworkDatabases
 
     options: list[str] = []
     if settings.key_file:
@@ -477,12 +483,12 @@ async def _network(settings: NetworkSettings, closing: AsyncExitStack) -> Networ
     return NetworkDatabases(northbound, southbound, OvnTracer(settings.southbound, *options))
 
 
-def _clusters(settings: RoleSettings, closing: AsyncExitStack) -> tuple[InventoryCluster, ...]:
+def _open_clusters(settings: RoleSettings, closing: AsyncExitStack) -> tuple[InventoryCluster, ...]:
     """The clusters whose ``Hypervisor`` objects are hosts; ``BadInput`` for a kubeconfig that is none."""
     if not settings.inventory.source:
         return ()
-    from outlive.drivers.kubernetes.verbs import KubernetesVerbs
-    from outlive.inventory.cloud_sync import InventoryCluster
+    from outlive.drivers.kubernetes import KubernetesVerbs
+    from outlive.inventory import InventoryCluster
     from outlive.store.kubernetes import KubernetesStore, cluster_access
 
     found = []
@@ -510,48 +516,48 @@ def _scheduler_token(upkeep: FailoverUpkeepSettings) -> str:
 
 async def _report(store: Store, role: UpRole, url: str, directory: Path) -> None:
     """Say when it is ready, and the coverage once every VM has been looked at; the address is what is said last."""
-    from outlive.base import garbage
+    from outlive.base import freeze_objects
     from outlive.resources import FAILOVER, Reservation
     from outlive.resources.reasons import CoverageReason
     from outlive.store import list_all
 
     for _ in range(int(STARTED_WITHIN_S / LOOK_S)):
-        if not role.ready():
+        if not role.explain_unready():
             break
         await asyncio.sleep(LOOK_S)
     else:
-        raise Unavailable(f"not ready after {STARTED_WITHIN_S:g} s: {role.ready()}", remedy="see the log")
-    garbage.settle()
+        raise Unavailable(f"not ready after {STARTED_WITHIN_S:g} s: {role.explain_unready()}", remedy="see the log")
+    freeze_objects()
     hosts, vms = len(role.informers.hypervisors), len(role.informers.vms)
     say(f"ready with {count_of(hosts, 'host')} and {count_of(vms, 'VM')} (token in {directory / TOKEN_FILE})")
     if not vms:
         say("nothing to protect yet: see outlive import --help")
         say(f"ready on {url}")
         return
-    seen = await _reported(store)
-    say(f"{_covered(seen)}; ready on {url}")
+    seen = await _read_coverage(store)
+    say(f"{_coverage_text(seen)}; ready on {url}")
     if seen["reported"] >= vms and CoverageReason.WAITING not in seen["reasons"]:
         return
     while seen["reported"] < vms or CoverageReason.WAITING in seen["reasons"]:
         await asyncio.sleep(COVERAGE_S)
-        seen = await _reported(store)
+        seen = await _read_coverage(store)
     slots = [one async for one in list_all(store, Reservation) if one.spec.type == FAILOVER]
-    say(f"{_covered(seen)} by {count_of(len(slots), 'slot')}; ready on {url}")
+    say(f"{_coverage_text(seen)} by {count_of(len(slots), 'slot')}; ready on {url}")
 
 
-async def _reported(store: Store) -> dict[str, Any]:
+async def _read_coverage(store: Store) -> dict[str, Any]:
     from outlive.resources import Coverage
     from outlive.store import list_all
 
     return reported_coverage([one async for one in list_all(store, Coverage)])
 
 
-def _covered(seen: dict[str, Any]) -> str:
+def _coverage_text(seen: dict[str, Any]) -> str:
     if not seen["reported"]:
         return "coverage is being worked out"
     return f"{seen['covered']} of {seen['required']} VMs that need slots are covered"
 
 
 def say(text: str) -> None:
-    """To whoever started it; logs go to standard error."""
+    """Print to the user who started the process; logs go to standard error."""
     write(f"outlive: {text}\n")

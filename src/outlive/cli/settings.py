@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from outlive.base.errors import BadInput, NotFound, Refused
+from outlive.base import BadInput, NotFound, Refused
 from outlive.cli.access import Access
-from outlive.resources.cluster import CLUSTER
+from outlive.resources import CLUSTER
 
 if TYPE_CHECKING:
-    from outlive.base.clock import Clock
-    from outlive.roles.settings import RoleSettings
+    from outlive.base import Clock
+    from outlive.roles import RoleSettings
     from outlive.store import Store
 
 CONFIG_NAME = "outlive.yaml"
@@ -38,8 +38,8 @@ SLOTS_ANNOTATION = "outlive.dev/required-slots"
 
 def all_sections() -> dict[str, type[msgspec.Struct]]:
     """Every section of ``outlive.yaml``."""
-    from outlive.api.config import ApiSettings
-    from outlive.roles.settings import SECTIONS
+    from outlive.api import ApiSettings
+    from outlive.roles import SECTIONS
 
     return {"api": ApiSettings, **SECTIONS}
 
@@ -64,7 +64,7 @@ def config_file(given: Path | None, state_dir: Path) -> Path | None:
 
 def load(file: Path | None, flags: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """All sections, filled; ``BadInput`` names what is wrong."""
-    from outlive.runtime.config import load_settings
+    from outlive.runtime import load_settings
 
     return load_settings(all_sections(), file=file, environ=os.environ, flags=flags or {})
 
@@ -87,7 +87,7 @@ async def effective_settings(access: Access, store: Store, given: Path | None = 
 
 async def served_sections(store: Store) -> dict[str, dict[str, Any]]:
     """The settings by which the server plans, by section. Errors of the store."""
-    from outlive.store.http import HttpStore
+    from outlive.store import HttpStore
 
     assert isinstance(store, HttpStore), "a server is asked over HTTP"
     answer: dict[str, dict[str, Any]] = await store.question(SETTINGS_PATH)
@@ -95,10 +95,10 @@ async def served_sections(store: Store) -> dict[str, dict[str, Any]]:
 
 
 async def _served_settings(access: Access, store: Store) -> RoleSettings:
-    from outlive.roles.settings import role_settings
-    from outlive.runtime.config import load_settings
+    from outlive.roles import role_settings
+    from outlive.runtime import load_settings
 
-    flags = _flags(await served_sections(store))
+    flags = _to_flags(await served_sections(store))
     if flags.get(VM_SOURCE) == "database":
         if access.own_server(access.address) is None:
             raise Refused(
@@ -120,24 +120,31 @@ VM_SOURCE = "failoverUpkeep.vmSource"
 async def settings_for(store: Store, file: Path | None) -> RoleSettings:
     """The settings by which a command answers about a store that no server serves."""
     from outlive.resources import Cluster
-    from outlive.roles.settings import role_settings
-    from outlive.runtime.config import load_settings
+    from outlive.roles import role_settings
+    from outlive.runtime import load_settings
 
-    if file is None and not _in_environment():
+    deciding = ("FAILOVER", "FAILOVER_UPKEEP", "PROTECTION", "SCHEDULER", "COMMITMENTS")
+    prefixes = tuple(f"OUTLIVE_{name}__" for name in deciding)
+    if file is None and not any(name.upper().startswith(prefixes) for name in os.environ):
         try:
             cluster = await store.get(Cluster, CLUSTER)
         except NotFound:
             return role_settings(load(None))
         kept = cluster.metadata.annotations.get(SETTINGS_ANNOTATION)
         if kept:
-            return role_settings(load_settings(all_sections(), file=None, environ={}, flags=_kept_flags(kept)))
+            try:
+                flags = _to_flags(msgspec.json.decode(kept, type=dict[str, dict[str, Any]]))
+            except msgspec.MsgspecError:
+                place = f"Cluster/default: annotation {SETTINGS_ANNOTATION}"
+                raise BadInput("is not what a server writes", place=place, remedy="start outlive up once") from None
+            return role_settings(load_settings(all_sections(), file=None, environ={}, flags=flags))
     return role_settings(await with_remembered_slots(store, load(file)))
 
 
 async def with_remembered_slots(store: Store, sections: Mapping[str, Any]) -> dict[str, Any]:
     """The sections, with the slots of the last plan that was applied with ``-k`` where no file or variable says."""
     k = await _remembered_slots(store)
-    return dict(sections) if k is None or _requirements(sections) is not None else _with_slots(sections, k)
+    return dict(sections) if k is None or _written_requirements(sections) is not None else _with_slots(sections, k)
 
 
 async def remember_slots(access: Access, store: Store, given: Path | None, k: int) -> None:
@@ -145,26 +152,26 @@ async def remember_slots(access: Access, store: Store, given: Path | None, k: in
 
     ``Refused`` where the settings would contradict it: what the plan does would be undone by the next cycle.
     """
-    from outlive.failover.config import DEFAULT_REQUIREMENTS
+    from outlive.failover import DEFAULT_REQUIREMENTS
 
     wanted = {"*": k}
     effective = await effective_settings(access, store, given)
     if effective.failover.requirements == wanted and not effective.protection.levels:
         return
     if access.address:
-        raise _undone("the running server does", k)
+        raise _undone_refusal("the running server does", k)
     sections = load(config_file(given, access.directory))
     before = await _remembered_slots(store)
-    said = _requirements(sections)
+    said = _written_requirements(sections)
     if said is None and effective.failover.requirements not in (DEFAULT_REQUIREMENTS, {"*": before}):
         said = effective.failover.requirements
     if effective.protection.levels or said not in (None, wanted):
-        raise _undone("the settings do", k)
+        raise _undone_refusal("the settings do", k)
     annotations = {SLOTS_ANNOTATION: str(k), SETTINGS_ANNOTATION: stored_settings(_with_slots(sections, k))}
     await _annotate(store, access.clock, annotations)
 
 
-def _undone(who: str, k: int) -> Refused:
+def _undone_refusal(who: str, k: int) -> Refused:
     return Refused(
         f"{who} not ask for {k} slots of every VM, so that what this plan changes would be undone",
         place="-k",
@@ -175,14 +182,14 @@ def _undone(who: str, k: int) -> Refused:
 
 async def _remembered_slots(store: Store) -> int | None:
     from outlive.resources import Cluster
-    from outlive.store.access import read
+    from outlive.store import read
 
     found = await read(store, Cluster, CLUSTER)
     text = found.metadata.annotations.get(SLOTS_ANNOTATION, "") if found is not None else ""
     return int(text) if text.isdecimal() and len(text) < 3 else None
 
 
-def _requirements(sections: Mapping[str, Any]) -> dict[str, int] | None:
+def _written_requirements(sections: Mapping[str, Any]) -> dict[str, int] | None:
     """Pattern → slots, as somebody has written it; ``None`` where nobody has."""
     written: dict[str, int] | None = sections["failover"].flavor_failover_requirements
     return written
@@ -195,8 +202,8 @@ def _with_slots(sections: Mapping[str, Any], k: int) -> dict[str, Any]:
 
 def served_settings(sections: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What a server says of the settings by which it plans, by section; nothing that may hold a secret."""
-    from outlive.failover.config import SECRET_KEYS
-    from outlive.runtime.units import encode_unit
+    from outlive.failover import SECRET_KEYS
+    from outlive.runtime import encode_unit
 
     told = {name: msgspec.to_builtins(sections[name], enc_hook=encode_unit) for name in KEPT_SECTIONS}
     for section in told.values():
@@ -213,35 +220,14 @@ def stored_settings(sections: Mapping[str, Any]) -> str:
     return msgspec.json.encode(kept).decode()
 
 
-def _in_environment() -> bool:
-    prefixes = tuple(
-        f"OUTLIVE_{name}__" for name in ("FAILOVER", "FAILOVER_UPKEEP", "PROTECTION", "SCHEDULER", "COMMITMENTS")
-    )
-    return any(name.upper().startswith(prefixes) for name in os.environ)
-
-
-def _kept_flags(kept: str) -> dict[str, Any]:
-    """As ``_flags``, of the text that a server has kept; ``BadInput`` where none has written it."""
-    try:
-        return _flags(msgspec.json.decode(kept, type=dict[str, dict[str, Any]]))
-    except msgspec.MsgspecError:
-        place = f"Cluster/default: annotation {SETTINGS_ANNOTATION}"
-        raise BadInput("is not what a server writes", place=place, remedy="start outlive up once") from None
-
-
-def _flags(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _to_flags(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Section and key → value, as flags name them."""
-    return {
-        f"{name}.{key}": value
-        for name, section in sections.items()
-        for key, value in section.items()
-        if key in _keys(name)  # another version may have keys that this one does not know
-    }
-
-
-def _keys(section: str) -> frozenset[str]:
-    kind = all_sections().get(section)
-    return frozenset(field.encode_name for field in msgspec.structs.fields(kind)) if kind is not None else frozenset()
+    flags: dict[str, Any] = {}
+    for name, section in sections.items():
+        kind = all_sections().get(name)  # another version may have sections and keys that this one does not know
+        known = {field.encode_name for field in msgspec.structs.fields(kind)} if kind is not None else set()
+        flags |= {f"{name}.{key}": value for key, value in section.items() if key in known}
+    return flags
 
 
 async def store_settings(store: Store, clock: Clock, sections: Mapping[str, Any]) -> None:
@@ -251,11 +237,11 @@ async def store_settings(store: Store, clock: Clock, sections: Mapping[str, Any]
 
 async def _annotate(store: Store, clock: Clock, annotations: Mapping[str, str]) -> None:
     from outlive.resources import Cluster, ObjectMeta
-    from outlive.store.access import compare_and_swap
+    from outlive.store import compare_and_swap
 
-    def changed(found: Cluster | None) -> Cluster:
+    def add_annotations(found: Cluster | None) -> Cluster:
         one = found or Cluster(metadata=ObjectMeta(name=CLUSTER))
         meta = msgspec.structs.replace(one.metadata, annotations={**one.metadata.annotations, **annotations})
         return msgspec.structs.replace(one, metadata=meta)
 
-    await compare_and_swap(store, Cluster, CLUSTER, changed, clock=clock, half="spec")
+    await compare_and_swap(store, Cluster, CLUSTER, add_annotations, clock=clock, half="spec")

@@ -1,7 +1,7 @@
 """``outlive simulate``: what happens when hosts fail, played by the product itself in virtual time.
 
 Either a scenario (a folder with a failure story) or an inventory of which something fails. Nothing real is
-touched: hosts, power controllers, disks, networks and the store are virtual.
+touched: hosts, BMCs, disks, networks and the store are virtual.
 """
 
 from __future__ import annotations
@@ -13,22 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.base.clock import SystemClock
-from outlive.base.duration import duration_of_flag
-from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import BadInput, ExitCode, NotFound, Random, SeededIds, SystemClock, Usage, duration_of_flag
 from outlive.cli.access import all_objects
 from outlive.cli.commands import log_little
-from outlive.cli.output import Form, Output, Report, progress
-from outlive.cli.why import why_lines
-from outlive.drivers.files import read_input
+from outlive.cli.output import Form, Output, Report, show_progress
+from outlive.cli.why import explanation_lines
+from outlive.drivers import read_input
 
 if TYPE_CHECKING:
     from outlive.resources import Resource
-    from outlive.simulation.kubernetes.stories import StorageEnded
-    from outlive.simulation.scenario import Scenario
-    from outlive.simulation.story import Ended
+    from outlive.simulation import PlayedStory, Scenario
+    from outlive.simulation.kubernetes import StorageEnded
 
 EXAMPLE = "example"
 PROPOSED = "expect.proposed.yaml"
@@ -75,14 +70,16 @@ def simulate(
     if folder is not None:
         if fail or at or run_for:
             raise Usage("--fail, --at and --for go with --inventory", remedy="write them into timeline.yaml")
-        return _folder(output, folder, seed, why, everything=everything, write_expect=write_expect)
+        return _simulate_folder(output, folder, seed, why, everything=everything, write_expect=write_expect)
     if write_expect:
         raise Usage("--write-expect goes with a folder", remedy="leave it out")
     assert inventory is not None
-    return _inventory(output, inventory, fail or [], at or AT, run_for or FOR, seed or 0, why, everything=everything)
+    return _simulate_inventory(
+        output, inventory, fail or [], at or AT, run_for or FOR, seed or 0, why, everything=everything
+    )
 
 
-def _folder(
+def _simulate_folder(
     output: Output,
     folder: Path,
     seed: int | None,
@@ -91,41 +88,38 @@ def _folder(
     everything: bool,
     write_expect: bool,
 ) -> ExitCode | None:
-    from outlive.simulation.kubernetes.spec import is_storage_cluster
-    from outlive.simulation.scenario import CLUSTER, EXPECT, read_scenario, read_value
-    from outlive.simulation.story import proposal
+    from outlive.simulation import CLUSTER, EXPECT, format_proposal, read_scenario, read_value
+    from outlive.simulation.kubernetes import is_storage_cluster
 
     if folder.is_dir() and is_storage_cluster(read_value(folder / CLUSTER)):
-        return _storage(output, folder, seed, why, everything=everything, write_expect=write_expect)
+        return _simulate_storage(output, folder, seed, why, everything=everything, write_expect=write_expect)
     scenario = read_scenario(folder, expected=not write_expect)
     if why and why not in scenario.names:
-        raise _unknown(why)
+        raise _unknown_name(why)
     chosen = scenario.spec.seed if seed is None else seed
     ended = _play(scenario, chosen, _replay(folder, seed), why=why, everything=everything)
     if write_expect:
-        _propose(output, folder, proposal(ended), EXPECT)
+        _propose(output, folder, format_proposal(ended), EXPECT)
     return _answer(output, scenario.line, ended, (), everything=everything)
 
 
-def _storage(
+def _simulate_storage(
     output: Output, folder: Path, seed: int | None, why: str, *, everything: bool, write_expect: bool
 ) -> ExitCode | None:
     """A story about storage: nodes and pods instead of hosts and VMs."""
-    from outlive.runtime.virtual import run_virtual
-    from outlive.simulation.kubernetes.parts import storage_story
-    from outlive.simulation.kubernetes.stories import read_storage_scenario, storage_proposal
-    from outlive.simulation.scenario import EXPECT
-    from outlive.simulation.story import rarely_collecting
+    from outlive.runtime import run_virtual
+    from outlive.simulation import EXPECT, collect_rarely
+    from outlive.simulation.kubernetes import read_storage_scenario, storage_proposal, storage_story
 
     if why:
         raise Usage("--why is for VMs and hosts", remedy="use --all, which shows each event")
     scenario = read_storage_scenario(folder, expected=not write_expect)
     chosen = scenario.spec.seed if seed is None else seed
 
-    with progress("virtual seconds", int(scenario.until_s)) as bar, rarely_collecting() as collect:
+    with show_progress("virtual seconds", int(scenario.until_s)) as bar, collect_rarely() as collect:
 
         def tick(second: int) -> None:
-            bar.at(second)
+            bar.advance_to(second)
             collect(second)
 
         async def play() -> StorageEnded:
@@ -148,54 +142,50 @@ def _propose(output: Output, folder: Path, text: str, name: str) -> None:
     place = folder / PROPOSED
     place.write_text(text)
     if output.form in (Form.TABLE, Form.WIDE):
-        output.text(f"{place} is what came out; read it, correct it, and rename it to {name}")
+        output.print_text(f"{place} is what came out; read it, correct it, and rename it to {name}")
 
 
-def _inventory(
+def _simulate_inventory(
     output: Output, inventory: str, fail: list[str], at: str, run_for: str, seed: int, why: str, *, everything: bool
 ) -> ExitCode | None:
-    from outlive.simulation.inventory import virtual_of
-    from outlive.simulation.scenario import inventory_scenario
+    from outlive.simulation import build_virtual, inventory_scenario
 
-    virtual = virtual_of(_objects(inventory), fail)
+    if inventory == EXAMPLE:
+        objects = asyncio.run(example_objects())
+    else:
+        from outlive.resources import decode_state
+
+        path = Path(inventory)
+        objects = decode_state(read_input(path), str(path)).objects
+    virtual = build_virtual(objects, fail)
     seed = seed or 1
-    at_s, until_s = _seconds("--at", at), _seconds("--for", run_for)
+    at_s, until_s = _parse_seconds("--at", at), _parse_seconds("--for", run_for)
     if at_s >= until_s:
         raise Usage(f"it would end at {run_for}, before anything fails at {at}", remedy="give more time with --for")
-    scenario = inventory_scenario(inventory, virtual.spec, virtual.acts(at_s), until_s)
+    scenario = inventory_scenario(inventory, virtual.spec, virtual.build_acts(at_s), until_s)
     if why and why not in scenario.names:
-        raise _unknown(why)
+        raise _unknown_name(why)
     failing = "".join(f" --fail {shlex.quote(text)}" for text in fail)
     again = f"outlive simulate --inventory {shlex.quote(inventory)}{failing} --at {at} --for {run_for} --seed {seed}"
     ended = _play(scenario, seed, again, virtual.objects, why=why, everything=everything)
     return _answer(output, scenario.line, ended, virtual.notes, everything=everything)
 
 
-def _unknown(name: str) -> NotFound:
+def _unknown_name(name: str) -> NotFound:
     return NotFound(f"there is no VM and no host {name[:80]!r}", place="--why", remedy="name one that is in the story")
 
 
-def _seconds(flag: str, text: str) -> float:
+def _parse_seconds(flag: str, text: str) -> float:
     seconds = duration_of_flag(flag, text)
     if not 0 <= seconds <= LONGEST_S:
         raise BadInput(f"{text} is out of range", place=flag, remedy="write 0 to 24h")
     return seconds
 
 
-def _objects(inventory: str) -> tuple[Resource, ...]:
-    """The objects of a state file, or of the shipped example."""
-    if inventory == EXAMPLE:
-        return asyncio.run(example_objects())
-    from outlive.resources.state import decode_state
-
-    path = Path(inventory)
-    return decode_state(read_input(path), str(path)).objects
-
-
 async def example_objects() -> tuple[Resource, ...]:
     """The shipped example, imported."""
     from outlive.cli.inventory import import_example
-    from outlive.store.memory import MemoryStore
+    from outlive.store import MemoryStore
 
     store = MemoryStore(SystemClock(), SeededIds(Random(0)))
     await import_example(store)
@@ -210,39 +200,39 @@ def _play(
     *,
     why: str = "",
     everything: bool = False,
-) -> Ended:
-    from outlive.runtime.virtual import run_virtual
-    from outlive.simulation.story import Story, rarely_collecting
+) -> PlayedStory:
+    from outlive.runtime import run_virtual
+    from outlive.simulation import Story, collect_rarely
 
-    with progress("virtual seconds", int(scenario.until_s)) as bar, rarely_collecting() as collect:
+    with show_progress("virtual seconds", int(scenario.until_s)) as bar, collect_rarely() as collect:
 
         def tick(second: int) -> None:
-            bar.at(second)
+            bar.advance_to(second)
             collect(second)
 
-        async def played() -> Ended:
+        async def play_story() -> PlayedStory:
             story = Story(
                 scenario, seed=seed, replay=replay, inventory=objects, tick=tick, why=why, everything=everything
             )
             return await story.play()
 
-        return run_virtual(played())
+        return run_virtual(play_story())
 
 
 def _answer(
-    output: Output, line: str, ended: Ended | StorageEnded, notes: tuple[str, ...], *, everything: bool
+    output: Output, line: str, ended: PlayedStory | StorageEnded, notes: tuple[str, ...], *, everything: bool
 ) -> ExitCode | None:
-    from outlive.simulation.history import lines_of
+    from outlive.simulation import lines_of
 
     chain = getattr(ended, "why", None)
 
-    def shown() -> list[Any]:
+    def render_lines() -> list[Any]:
         lines: list[Any] = [line, *(f"assumed: {note}" for note in notes), ""]
-        lines += [*lines_of(ended.events, everything=everything), "", *ended.summary.lines()]
+        lines += [*lines_of(ended.events, everything=everything), "", *ended.summary.format_lines()]
         # What was violated stands in the summary already.
         lines += [f"NOT AS EXPECTED  {one}" for one in ended.failed if not one.startswith("violated: ")]
-        return lines + (["", *why_lines(chain, wide=output.wide)] if chain is not None else [])
+        return lines + (["", *explanation_lines(chain, wide=output.wide)] if chain is not None else [])
 
-    document = {**ended.summary.document(ended.failed), "assumed": list(notes)}
-    output.show({**document, "why": chain} if chain is not None else document, shown)
+    document = {**ended.summary.to_document(ended.failed), "assumed": list(notes)}
+    output.show({**document, "why": chain} if chain is not None else document, render_lines)
     return ExitCode.NO if ended.failed or ended.summary.violations else None

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlive.base.errors import Refused
+from outlive.base import Refused
 from outlive.cli.access import Access
-from outlive.cli.output import progress
+from outlive.cli.output import show_progress
 from outlive.cli.settings import effective_settings
 
 if TYPE_CHECKING:
-    from outlive.drivers.synced_tables import SyncedTables
-    from outlive.failover.config import FailoverSettings
-    from outlive.failover.snapshot import Snapshot
-    from outlive.roles.settings import RoleSettings
+    from outlive.drivers import SyncedTables
+    from outlive.failover import FailoverSettings, Snapshot
+    from outlive.roles import RoleSettings
     from outlive.store import Store
 
 Config = Annotated[
@@ -29,25 +28,25 @@ Slots = Annotated[
 ]
 
 
-async def look(
+async def take_snapshot(
     access: Access, store: Store, config: Path | None, k: int | None, *, settings: RoleSettings | None = None
 ) -> Snapshot:
     """Everything that answers are made from, by ``settings``, else by the effective ones of this cluster."""
-    from outlive.failover.snapshot import gather
-    from outlive.recovery.in_flight import in_flight
+    from outlive.failover import gather
+    from outlive.recovery import build_in_flight
 
     settings = settings or await effective_settings(access, store, config)
-    with progress("reading the cluster"):
+    with show_progress("reading the cluster"):
         if settings.upkeep.vm_source == "resources":
-            return await gather(store, settings, k=k, in_flight=in_flight)
+            return await gather(store, settings, k=k, in_flight=build_in_flight)
         async with synced_tables(settings) as source:
-            return await gather(store, settings, list_vms=source.list_vms, k=k, in_flight=in_flight)
+            return await gather(store, settings, list_vms=source.list_vms, k=k, in_flight=build_in_flight)
 
 
 @asynccontextmanager
 async def synced_tables(settings: FailoverSettings) -> AsyncIterator[SyncedTables]:
     """The database that VMs come from, by the settings; ``Refused`` where they come from Nova."""
-    from outlive.drivers.synced_tables import SyncedTables
+    from outlive.drivers import SyncedTables
 
     if settings.upkeep.vm_source == "nova":
         raise Refused(

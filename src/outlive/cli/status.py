@@ -6,19 +6,22 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from outlive.base.clock import as_instant
-from outlive.base.duration import format_duration
-from outlive.base.errors import ExitCode, NotFound
-from outlive.base.phrases import count_of, listing, shown_time, until
-from outlive.cli.access import Access, said_without_server
+from outlive.base import ExitCode, NotFound, as_instant, count_of, format_duration, format_until, join_parts, shown_time
+from outlive.cli.access import Access, offline_notice
 from outlive.cli.liveness import read_liveness
-from outlive.cli.output import Output, fault_blocks, table
+from outlive.cli.output import Output, fault_blocks, make_table
 from outlive.cli.vm_names import VmColumns, columns_of
-from outlive.node.disarm import enforcing_hosts
-from outlive.node.liveness import ClusterLiveness, HostLife, HostLiveness, VmLife, VmLiveness
-from outlive.node.primary_elector import ROLE
-from outlive.node.primary_requests import describe_handover
-from outlive.recovery.cluster_health import (
+from outlive.node import (
+    ROLE,
+    ClusterLiveness,
+    HostLife,
+    HostLiveness,
+    VmLife,
+    VmLiveness,
+    describe_handover,
+    enforcing_hosts,
+)
+from outlive.recovery import (
     NOT_HEARD,
     CoverageView,
     count_issues,
@@ -28,6 +31,7 @@ from outlive.recovery.cluster_health import (
     view_coverage,
 )
 from outlive.resources import (
+    CLUSTER,
     FAILOVER,
     Cluster,
     Coverage,
@@ -41,14 +45,11 @@ from outlive.resources import (
     Reservation,
     StorageCluster,
     VirtualMachine,
+    convert,
+    is_down_for_good,
 )
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.codec import convert
-from outlive.resources.reasons.failover_events import FULL_PROTECTION
-from outlive.resources.reasons.faults import FULL_HEALTH
-from outlive.resources.vm_states import is_down_for_good
-from outlive.store import list_all
-from outlive.store.naming import names_of
+from outlive.resources.reasons import FULL_HEALTH, FULL_PROTECTION
+from outlive.store import list_all, names_of
 
 if TYPE_CHECKING:
     from outlive.store import Store
@@ -66,28 +67,24 @@ FAULTS_SHOWN = 20
 
 
 async def status(access: Access, output: Output) -> ExitCode:
-    """What is known, whether every VM is covered, who runs, and what is wrong; exit code 1 where something is wrong, 6
-    where no server runs."""
+    """Show coverage, running processes and faults; exit code 1 if something is wrong, 6 if no server runs."""
     access.warns = False  # its answer says it
     async with access.open() as store:
         life = await read_liveness(store, access)
         vms = [vm async for vm in list_all(store, VirtualMachine)]
-        document = await _document(store, life, vms, await _unrecorded(store))
+        # faults of the server that its store cannot hold, such as a full disk
+        unrecorded = [convert(Fault, one) for one in await _answer(store, "/faults") or ()]
+        document = await _build_document(store, life, vms, unrecorded)
         document["backup"] = await _answer(store, "/backups") or {}
     away = access.no_server
     written = life.sight.written or (access.store_written() if away else None)
     document = {"noServer": away, "written": written, "source": access.source, **document}
     if away:
         document |= {"health": None, "healthIssues": {}}
-    output.show(document, lambda: _lines(document, columns_of(map(names_of, vms))))
+    output.show(document, lambda: _render_lines(document, columns_of(map(names_of, vms))))
     if away:
         return ExitCode.UNAVAILABLE
     return ExitCode.YES if document["health"] == FULL_HEALTH else ExitCode.NO
-
-
-async def _unrecorded(store: Store) -> list[Fault]:
-    """Faults of the server that its store cannot hold, such as a full disk."""
-    return [convert(Fault, one) for one in await _answer(store, "/faults") or ()]
 
 
 async def _answer(store: Store, question: str) -> Any:
@@ -99,7 +96,7 @@ async def _answer(store: Store, question: str) -> Any:
         return None
 
 
-async def _document(
+async def _build_document(
     store: Store, life: ClusterLiveness, vms: list[VirtualMachine], unrecorded: list[Fault]
 ) -> dict[str, Any]:
     now = as_instant(life.sight.at)
@@ -113,8 +110,8 @@ async def _document(
     open_faults = sorted((one for one in faults if not one.ended), key=lambda one: (-one.delta, one.name))
     members = [member async for member in list_all(store, Membership)]
     clusters = [one async for one in list_all(store, Cluster) if one.name == CLUSTER]
-    host_lives = {one.name: life.host(one.name) for one in hosts}
-    vm_lives = {one.name: life.vm(one) for one in vms}
+    host_lives = {one.name: life.liveness_of_host(one.name) for one in hosts}
+    vm_lives = {one.name: life.liveness_of_vm(one) for one in vms}
     provable = provable_hosts(hosts, members, clusters[0] if clusters else None, now)
     by_host = covered_by_hosts([*hosts, *members, *clusters], now)
     view = view_coverage(reported, {one.name: one.status.host for one in slots}, host_lives, by_host)
@@ -144,16 +141,20 @@ async def _document(
         "fullProtection": _full_protection(recorded, reported),
         "health": judged.health,
         "healthIssues": {str(issue): count for issue, count in judged.counts.items()},
-        "maintenance": any(one.spec.in_maintenance(now) for one in clusters),
-        "disarmed": _disarmed(clusters, members, now),
-        "hostsInMaintenance": [one.name for one in hosts if one.spec.fencing.in_maintenance(now)],
+        "maintenance": any(one.spec.is_in_maintenance(now) for one in clusters),
+        "disarmed": _disarmed_text(clusters, members, now),
+        "hostsInMaintenance": [one.name for one in hosts if one.spec.fencing.is_in_maintenance(now)],
         "hostsDegrading": [one.name for one in hosts if one.status.degrading is not None and not one.status.lost],
-        "hostStates": _counted(_word(one) for one in host_lives.values()),
-        "hostsNotAlive": {name: one.text for name, one in host_lives.items() if _is_worrying(one)},
+        "hostStates": _count_words(str(one.state) if one.watched else "not watched" for one in host_lives.values()),
+        "hostsNotAlive": {
+            name: one.text
+            for name, one in host_lives.items()
+            if one.watched and one.state not in (HostLife.ALIVE, HostLife.STOPPED)
+        },
         "hostsUnprovable": unprovable,
-        "vmStates": _counted(str(one.state) for one in vm_lives.values()),
+        "vmStates": _count_words(str(one.state) for one in vm_lives.values()),
         "recovering": sum(vm.status.recovery is not None and vm.status.recovery.unfinished for vm in vms),
-        "waiting": _counted(one.reason for one in vm_lives.values() if one.state in (VmLife.WAITING, VmLife.DOWN)),
+        "waiting": _count_words(one.reason for one in vm_lives.values() if one.state in (VmLife.WAITING, VmLife.DOWN)),
         "faults": [
             {
                 "fault": one.code,
@@ -176,7 +177,7 @@ async def _document(
         ],
         "elections": [{"role": one.name, "holder": one.record.holder, "term": one.record.term} for one in elections],
         "handover": next(map(describe_handover, moving), ""),
-        "warnings": [_warning(event) for event in warnings[-WARNINGS_SHOWN:]],
+        "warnings": [_warning_document(event) for event in warnings[-WARNINGS_SHOWN:]],
     }
 
 
@@ -188,7 +189,7 @@ async def read_coverage_view(store: Store, life: ClusterLiveness) -> CoverageVie
     slots = {one.name: one.status.host async for one in list_all(store, Reservation)}
     reported = [one async for one in list_all(store, Coverage)]
     by_host = covered_by_hosts([*hosts, *members, *clusters], as_instant(life.sight.at))
-    return view_coverage(reported, slots, {one.name: life.host(one.name) for one in hosts}, by_host)
+    return view_coverage(reported, slots, {one.name: life.liveness_of_host(one.name) for one in hosts}, by_host)
 
 
 def provable_hosts(
@@ -203,15 +204,7 @@ def provable_hosts(
     }
 
 
-def _word(host: HostLiveness) -> str:
-    return str(host.state) if host.watched else "not watched"
-
-
-def _is_worrying(host: HostLiveness) -> bool:
-    return host.watched and host.state not in (HostLife.ALIVE, HostLife.STOPPED)
-
-
-def _counted(words: Iterable[str]) -> dict[str, int]:
+def _count_words(words: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(words).items()))
 
 
@@ -234,13 +227,13 @@ def _is_over(
     return now - as_instant(event.last_seen) > WARNING_S
 
 
-def _disarmed(clusters: list[Cluster], members: list[Membership], now: float) -> str:
+def _disarmed_text(clusters: list[Cluster], members: list[Membership], now: float) -> str:
     """How the cluster is disarmed, since when and until when, and whose guards enforce all the same; empty: armed."""
     for spec in (one.spec for one in clusters if one.spec.disarmed_mode(now)):
         enforcing = enforcing_hosts(members)
-        still = f"; guards of {listing(enforcing, most=HOSTS_SHOWN)} enforce all the same" if enforcing else ""
+        still = f"; guards of {join_parts(enforcing, most=HOSTS_SHOWN)} enforce all the same" if enforcing else ""
         since = shown_time(spec.disarmed_since)
-        return f"{spec.disarmed}, since {since}, {until(spec.disarmed_until)}{still}"
+        return f"{spec.disarmed}, since {since}, {format_until(spec.disarmed_until)}{still}"
     return ""
 
 
@@ -262,7 +255,7 @@ def reported_coverage(reported: list[Coverage], view: CoverageView | None = None
         "required": len(required),
         "covered": sum(1 for one in required if one.status.covered and one.name not in doubtful),
         "by": {str(by): count for by, count in view.by.items() if count} if view is not None else {},
-        "reasons": _counted(one["reason"] for one in uncovered),
+        "reasons": _count_words(one["reason"] for one in uncovered),
         "uncovered": uncovered[:UNCOVERED_SHOWN],
     }
 
@@ -275,7 +268,7 @@ def _full_protection(events: list[Event], reported: list[Coverage]) -> str:
     return max(forecasts, key=lambda one: (one.last_seen, one.name)).note if forecasts else ""
 
 
-def _warning(event: Event) -> dict[str, Any]:
+def _warning_document(event: Event) -> dict[str, Any]:
     return {
         "at": event.last_seen,
         "reason": event.reason,
@@ -285,21 +278,21 @@ def _warning(event: Event) -> dict[str, Any]:
     }
 
 
-def _maintenance(document: dict[str, Any]) -> str:
+def _maintenance_text(document: dict[str, Any]) -> str:
     if document["maintenance"]:
         return "all hosts: nobody is condemned"
-    return _listed(document["hostsInMaintenance"], "not condemned")
+    return _hosts_text(document["hostsInMaintenance"], "not condemned")
 
 
-def _listed(hosts: list[str], what: str) -> str:
-    return f"{listing(hosts, most=HOSTS_SHOWN)}: {what}" if hosts else ""
+def _hosts_text(hosts: list[str], what: str) -> str:
+    return f"{join_parts(hosts, most=HOSTS_SHOWN)}: {what}" if hosts else ""
 
 
-def _count(vms: int) -> str:
+def _count_text(vms: int) -> str:
     return count_of(vms, "VM") if vms else ""
 
 
-def _vms(document: dict[str, Any]) -> str:
+def _vms_text(document: dict[str, Any]) -> str:
     """How many there are, how many of them need slots, and how many of these have all of them."""
     unplaced = f" ({document['unplacedVms']} on no host)" if document["unplacedVms"] else ""
     known = f"{document['known']} known{unplaced}"
@@ -308,14 +301,14 @@ def _vms(document: dict[str, Any]) -> str:
     return f"{known}, {document['protected']} protected, {document['covered']} covered"
 
 
-def _health(document: dict[str, Any]) -> str:
+def _health_text(document: dict[str, Any]) -> str:
     if document["health"] is None:
         return ""
     issues = ", ".join(f"{issue}: {count}" for issue, count in document["healthIssues"].items())
     return f"{document['health']} of 100{f' ({issues})' if issues else ''}"
 
 
-def _backup(found: dict[str, Any]) -> str:
+def _backup_text(found: dict[str, Any]) -> str:
     """The newest backup that the server made, and its age; empty where it makes none."""
     if not found:
         return ""
@@ -326,7 +319,7 @@ def _backup(found: dict[str, Any]) -> str:
     return f"{newest['name']}, {format_duration(newest['ageS'] // 60 * 60)} old, {keys} keys{failure}"
 
 
-def _lines(document: dict[str, Any], named: VmColumns) -> list[Any]:
+def _render_lines(document: dict[str, Any], named: VmColumns) -> list[Any]:
     """What is empty has no line."""
     coverage = document["coverage"]
     states = ", ".join(f"{count} {state}" for state, count in document["hostStates"].items())
@@ -345,48 +338,48 @@ def _lines(document: dict[str, Any], named: VmColumns) -> list[Any]:
     ]
     figures = [
         ("state", document["source"]),
-        ("health", _health(document)),
-        ("maintenance", _maintenance(document)),
+        ("health", _health_text(document)),
+        ("maintenance", _maintenance_text(document)),
         ("disarmed", document["disarmed"]),
         ("hosts", f"{document['hosts']}{f' ({states})' if states else ''}"),
         *((f"  {name}", text) for name, text in list(document["hostsNotAlive"].items())[:HOSTS_SHOWN]),
-        ("could not be proven dead", _listed(document["hostsUnprovable"], "no rehearsed BMC, no armed guard")),
-        ("degrading", _listed(document["hostsDegrading"], "see outlive why HOST")),
-        ("VMs", _vms(document)),
+        ("could not be proven dead", _hosts_text(document["hostsUnprovable"], "no rehearsed BMC, no armed guard")),
+        ("degrading", _hosts_text(document["hostsDegrading"], "see outlive why HOST")),
+        ("VMs", _vms_text(document)),
         ("  now", ", ".join(f"{count} {state}" for state, count in document["vmStates"].items())),
         ("  covered", by),
-        *((f"  {reason}", _count(count)) for reason, count in coverage["reasons"].items()),
-        ("not judged yet", _count(document["unreportedVms"]) if coverage["reported"] else ""),
-        ("recovering", _count(document["recovering"])),
-        *((f"  waiting: {reason}", _count(count)) for reason, count in document["waiting"].items()),
+        *((f"  {reason}", _count_text(count)) for reason, count in coverage["reasons"].items()),
+        ("not judged yet", _count_text(document["unreportedVms"]) if coverage["reported"] else ""),
+        ("recovering", _count_text(document["recovering"])),
+        *((f"  waiting: {reason}", _count_text(count)) for reason, count in document["waiting"].items()),
         ("slots", f"{document['slots']}"),
         ("full protection", document["fullProtection"]),
-        ("backup", _backup(document["backup"])),
+        ("backup", _backup_text(document["backup"])),
         *storage,
         *leaders,
     ]
     rows = [row for row in figures if row[1]]
-    lines: list[Any] = [table(("", ""), rows)]
+    lines: list[Any] = [make_table(("", ""), rows)]
     if document["noServer"]:
-        lines = [said_without_server(document["noServer"], document["written"]), *lines]
+        lines = [offline_notice(document["noServer"], document["written"]), *lines]
     if not coverage["reported"] and document["vms"]:
         lines.append(
             "which VMs are covered has not been worked out yet: outlive up does, outlive failover plan tries it"
         )
     faults = [
-        (one["fault"], *(named.sentence(one[part]) for part in ("subject", "message", "remedy")))
+        (one["fault"], *(named.replace_ids(one[part]) for part in ("subject", "message", "remedy")))
         for one in document["faults"]
     ]
     uncovered = [
-        (*named.cells(one["vm"]), one["reason"], named.sentence(one["remedy"], one["vm"]))
+        (*named.name_cells(one["vm"]), one["reason"], named.replace_ids(one["remedy"], one["vm"]))
         for one in coverage["uncovered"]
     ]
     warnings = [
-        (one["at"], one["reason"], named.sentence(one["object"]), one["count"], named.sentence(one["note"]))
+        (one["at"], one["reason"], named.replace_ids(one["object"]), one["count"], named.replace_ids(one["note"]))
         for one in document["warnings"]
     ]
     tables = (
-        ((*named.titles(), "Reason", "Remedy"), uncovered),
+        ((*named.column_titles(), "Reason", "Remedy"), uncovered),
         (("Last", "Reason", "Object", "Count", "Note"), warnings),
     )
-    return [*lines, *fault_blocks(faults), *(table(titles, rows, advice=True) for titles, rows in tables if rows)]
+    return [*lines, *fault_blocks(faults), *(make_table(titles, rows, advice=True) for titles, rows in tables if rows)]

@@ -6,19 +6,16 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from outlive.base.errors import ExitCode, NotFound
-from outlive.base.natural import natural_key
-from outlive.base.phrases import shown_bytes, shown_time
+from outlive.base import ExitCode, NotFound, natural_key, shown_bytes, shown_time
 from outlive.cli.access import Access
-from outlive.cli.commands import command, group
-from outlive.cli.output import Output, table
-from outlive.resources import Resource, StorageCluster, StorageDaemon, StoragePool
-from outlive.resources.codec import to_builtins
+from outlive.cli.commands import command, make_group
+from outlive.cli.output import Output, make_table
+from outlive.resources import Resource, StorageCluster, StorageDaemon, StoragePool, to_builtins
 from outlive.store import Store, list_all
 
 R = TypeVar("R", bound=Resource)
 
-app = group("Storage clusters, their daemons and their pools.")
+app = make_group("Storage clusters, their daemons and their pools.")
 
 Name = Annotated[str, typer.Argument(metavar="[NAME]", help="Of the StorageCluster; all if it is left out.")]
 
@@ -27,11 +24,11 @@ Name = Annotated[str, typer.Argument(metavar="[NAME]", help="Of the StorageClust
 async def status(access: Access, output: Output, name: Name = "") -> int | None:
     """How each storage cluster does, in its own words; exit code 1 if one is in error."""
     async with access.open() as store:
-        clusters = [one for one in await _listed(store, StorageCluster) if name in ("", one.name)]
+        clusters = [one for one in await _list_sorted(store, StorageCluster) if name in ("", one.name)]
     if name and not clusters:
         raise NotFound(f"there is no StorageCluster {name!r}", remedy="see outlive get storageclusters")
     documents = [{"name": one.name, "term": one.term, **to_builtins(one.status)} for one in clusters]
-    output.show(documents, lambda: _texts(clusters))
+    output.show(documents, lambda: _cluster_lines(clusters))
     return ExitCode.NO if any(one.status.health == "error" for one in clusters) else None
 
 
@@ -39,19 +36,30 @@ async def status(access: Access, output: Output, name: Name = "") -> int | None:
 async def daemons(access: Access, output: Output) -> None:
     """All storage daemons: where they run, whether data is placed on them, how full they are and what they do."""
     async with access.open() as store:
-        found = await _listed(store, StorageDaemon)
-    documents = [{"name": one.name, **_parts(one)} for one in found]
+        found = await _list_sorted(store, StorageDaemon)
+    documents = [{"name": one.name, **_select_parts(one)} for one in found]
     columns = ("Id", "Host", "State", "In", "Class", "Used", "Of", "%", "PGs", "Writes/s", "Reads/s", "Device")
-    rows = [_daemon(one) for one in found]
-    output.show(documents, lambda: [table(columns, rows, numbers=columns[5:11])])
+    rows: list[tuple[Any, ...]] = []
+    for one in found:
+        status, device = one.status, one.device.block_device if one.device is not None else ""
+        host = one.device.host if one.device is not None else ""
+        if status is None:
+            rows.append((one.name, host, "unknown", *("" for _ in range(8)), device))
+            continue
+        active, state = status.activity, "up" if status.up else "down"
+        used, size = shown_bytes(status.used_bytes), shown_bytes(status.size_bytes)
+        room = (used, size, status.utilization, status.placement_groups)
+        where = (one.name, active.host or host, state, status.in_, status.device_class)
+        rows.append((*where, *room, active.write_ops, active.read_ops, device))
+    output.show(documents, lambda: [make_table(columns, rows, numbers=columns[5:11])])
 
 
 @command(app)
 async def pools(access: Access, output: Output) -> None:
-    """All pools: what lies in them, and what still fits."""
+    """All pools: their data, and what still fits."""
     async with access.open() as store:
-        found = await _listed(store, StoragePool)
-    documents = [{"name": one.name, **_parts(one)} for one in found]
+        found = await _list_sorted(store, StoragePool)
+    documents = [{"name": one.name, **_select_parts(one)} for one in found]
     columns = ("Pool", "Stored", "Used", "Free", "%", "Objects", "Degraded", "Missing", "Unfound")
     rows = [
         (
@@ -67,21 +75,21 @@ async def pools(access: Access, output: Output) -> None:
         )
         for one in found
     ]
-    output.show(documents, lambda: [table(columns, rows, numbers=columns[1:])])
+    output.show(documents, lambda: [make_table(columns, rows, numbers=columns[1:])])
 
 
-async def _listed(store: Store, kind: type[R]) -> list[R]:
+async def _list_sorted(store: Store, kind: type[R]) -> list[R]:
     return sorted([one async for one in list_all(store, kind)], key=lambda one: natural_key(one.name))
 
 
-def _parts(one: Resource) -> dict[str, Any]:
+def _select_parts(one: Resource) -> dict[str, Any]:
     document: dict[str, Any] = to_builtins(one)
     return {name: document[name] for name in ("term", "status", "device") if name in document}
 
 
-def _texts(clusters: list[StorageCluster]) -> list[Any]:
+def _cluster_lines(clusters: list[StorageCluster]) -> list[Any]:
     if not clusters:
-        return ["nothing is known of any storage: docs/operating/storage.md#statistics says what it takes"]
+        return ["nothing is known of any storage: docs/how-to/storage.md#statistics says what it takes"]
     lines: list[Any] = []
     for cluster in clusters:
         found = cluster.status
@@ -94,29 +102,6 @@ def _texts(clusters: list[StorageCluster]) -> list[Any]:
             ("not answered", ", ".join(found.missing)),
             ("as of", shown_time(found.sampled_at)),
         ]
-        lines.append(table(("", ""), [row for row in figures if row[1]]))
+        lines.append(make_table(("", ""), [row for row in figures if row[1]]))
         lines += ["", *(line for text in (found.text, found.utilization) for line in text.splitlines()), ""]
     return lines
-
-
-def _daemon(one: StorageDaemon) -> tuple[Any, ...]:
-    status, device = one.status, one.device.block_device if one.device is not None else ""
-    if status is None:
-        host = one.device.host if one.device is not None else ""
-        return (one.name, host, "unknown", *("" for _ in range(8)), device)
-    active = status.activity
-    host = active.host or (one.device.host if one.device is not None else "")
-    return (
-        one.name,
-        host,
-        "up" if status.up else "down",
-        status.in_,
-        status.device_class,
-        shown_bytes(status.used_bytes),
-        shown_bytes(status.size_bytes),
-        status.utilization,
-        status.placement_groups,
-        active.write_ops,
-        active.read_ops,
-        device,
-    )

@@ -1,7 +1,7 @@
 """``outlive storage-agent``: the agent of one node, and what it says about a pod, a volume or a node.
 
 It takes the options of the piraeus HA controller under their names, as Go programs take them, so that the command line
-of a DaemonSet keeps its meaning (docs/roles/storage-agent.md).
+of a DaemonSet keeps its meaning (docs/how-to/storage-agent.md).
 """
 
 from __future__ import annotations
@@ -16,19 +16,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, ExitCode, NotFound, Unavailable
-from outlive.base.ids import SystemIds
-from outlive.base.logging import configure_logging
-from outlive.base.random import system_random
+from outlive.base import (
+    BadInput,
+    ExitCode,
+    NotFound,
+    SystemClock,
+    SystemIds,
+    Unavailable,
+    configure_logging,
+    system_random,
+)
 from outlive.cli.commands import DefaultGroup, command
-from outlive.cli.output import Report, table, write
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.storage.flags import FLAGS
+from outlive.cli.output import Report, make_table, write
+from outlive.runtime import OrderedTaskGroup
+from outlive.storage import FLAGS
 
 if TYPE_CHECKING:
-    from outlive.drivers.storage.settings import StorageSettings
-    from outlive.storage.options import AgentFlags
+    from outlive.drivers.storage import StorageSettings
+    from outlive.storage import AgentFlags
     from outlive.store.kubernetes import AccessOverrides
 
 CONTROLLER = "linstor.linbit.com/HighAvailabilityController"
@@ -61,7 +66,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
-    help="Have pods leave nodes whose DRBD volumes lost quorum: the agent of one node, and what it says.",
+    help="Move pods off nodes whose DRBD volumes lost quorum: the agent of one node, and its explanations.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -88,7 +93,7 @@ async def run(
     ] = None,
 ) -> ExitCode | None:
     """Run the agent of this node. Its options are in docs/reference/storage-agent.md; the node is NODE_NAME."""
-    from outlive.storage.options import read_options
+    from outlive.storage import read_options
 
     flags = read_options(arguments or (), os.environ)
     configure_logging(level="debug" if int(flags.flags["v"]) >= 4 else "info", form="json")
@@ -97,18 +102,15 @@ async def run(
 
 async def _serve(flags: AgentFlags) -> ExitCode | None:
     """Until SIGTERM or SIGINT; ends with an error where the profile ends the process."""
-    from outlive.base import garbage
-    from outlive.drivers.agent_http import AgentListener
-    from outlive.drivers.kubernetes.events import KubernetesEvents
-    from outlive.drivers.kubernetes.verbs import KubernetesVerbs
-    from outlive.drivers.storage.drbd import Drbd
-    from outlive.drivers.storage.drbdsetup import DrbdSetup
-    from outlive.roles.storage_cuts import StorageCuts
-    from outlive.storage.agent import StorageAgent
-    from outlive.storage.metrics import AgentMetrics
+    from outlive.base import limit_collections
+    from outlive.drivers import AgentListener
+    from outlive.drivers.kubernetes import KubernetesEvents, KubernetesVerbs
+    from outlive.drivers.storage import Drbd, DrbdSetup
+    from outlive.roles import StorageCuts
+    from outlive.storage import AgentMetrics, StorageAgent
     from outlive.store.kubernetes import KubernetesStore, cluster_access
 
-    garbage.spare()
+    limit_collections()
     clock, random = SystemClock(), system_random()
     metrics = AgentMetrics(lambda: agent.observer.age_s())
     access = cluster_access(
@@ -171,8 +173,8 @@ def _state_dir(flags: AgentFlags) -> Path:
 
 
 def _storage_settings(flags: AgentFlags) -> StorageSettings:
-    from outlive.drivers.storage.settings import StorageSettings
-    from outlive.runtime.units import Duration
+    from outlive.drivers.storage import StorageSettings
+    from outlive.runtime import Duration
 
     return StorageSettings(
         drbd_program=flags.own.drbdsetup, command_limit=Duration(flags.options.drbd_command_timeout_s)
@@ -198,7 +200,7 @@ async def explain(
         str, typer.Option("--agent", metavar="URL", envvar="OUTLIVE_STORAGE_AGENT_URL", help="The agent that is asked.")
     ] = "http://127.0.0.1:8000",
 ) -> ExitCode | None:
-    """Say why pods are moved or left where they are: every check with its value and timer, as one agent sees it.
+    """Explain why pods are moved or stay: every check with its value and timer, as one agent sees it.
 
     Inside of an agent's pod it asks that agent: kubectl exec POD -- outlive storage-agent explain NAME.
     """
@@ -213,7 +215,9 @@ async def explain(
         )
     # notices come with every answer; kinds of which there is nothing else say no more
     answers = [one for one in answers if one["resources"]] or answers[:1]
-    output.show(answers[0] if len(answers) == 1 else answers, lambda: [line for one in answers for line in _lines(one)])
+    output.show(
+        answers[0] if len(answers) == 1 else answers, lambda: [line for one in answers for line in _render_lines(one)]
+    )
     return None
 
 
@@ -240,7 +244,7 @@ async def _ask(agent: str, kind: str, name: str) -> dict[str, Any] | None:
     return found
 
 
-def _lines(found: dict[str, Any]) -> list[Any]:
+def _render_lines(found: dict[str, Any]) -> list[Any]:
     """For people."""
     lines: list[Any] = [f"{found['subject']}, as the agent of {found['seenFrom']} sees it"]
     lines += [f"! {notice}" for notice in found["notices"]]
@@ -252,6 +256,6 @@ def _lines(found: dict[str, Any]) -> list[Any]:
             (check["check"], "yes" if check["holds"] else "NO", check["node"], check["pod"], check["value"])
             for check in one["checks"]
         ]
-        lines.append(table(("check", "holds", "node", "pod", "value"), rows))
+        lines.append(make_table(("check", "holds", "node", "pod", "value"), rows))
         lines += [f"next: {step}" for step in one["next"]]
     return lines

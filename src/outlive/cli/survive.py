@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from outlive.base.clock import as_datetime
-from outlive.base.errors import ExitCode, Usage
+from outlive.base import ExitCode, Usage, as_datetime
 from outlive.cli.access import Access
 from outlive.cli.arguments import MaybeHosts
-from outlive.cli.output import Form, Output, cut_table, progress
-from outlive.cli.snapshot import Config, Slots, look
-from outlive.cli.values import words
+from outlive.cli.output import Form, Output, cut_table, show_progress
+from outlive.cli.snapshot import Config, Slots, take_snapshot
+from outlive.cli.values import split_words
 from outlive.cli.vm_names import VmColumns, vm_columns
-from outlive.drivers.files import check_output, write_output
+from outlive.drivers import check_output, write_output
 
 if TYPE_CHECKING:
-    from outlive.failover.analysis.questions import Question
-    from outlive.failover.analysis.survival import FailuresInput, FailuresResult
-    from outlive.failover.analysis.tolerance import ToleranceResult
+    from outlive.failover.analysis import FailuresInput, FailuresResult, Question, ToleranceResult
 
 SHOWN = 20
 """Lines of each table for people; the wide form shows more, JSON everything."""
@@ -35,16 +32,12 @@ async def survive(
     access: Access,
     output: Output,
     hosts: MaybeHosts = None,
-    failures: Annotated[
-        int | None, typer.Option("--failures", metavar="K", min=1, help="Any K units fail, whichever they are.")
-    ] = None,
+    failures: Annotated[int | None, typer.Option("--failures", metavar="K", min=1, help="Any K units fail.")] = None,
     domain: Annotated[
         list[str] | None,
         typer.Option("--domain", metavar="NAME[=VALUE]", help="This failure domain fails; without a value: any of it."),
     ] = None,
-    enumerate_all: Annotated[
-        bool, typer.Option("--enumerate", help="Look at every set, also where the answer is known without.")
-    ] = False,
+    enumerate_all: Annotated[bool, typer.Option("--enumerate", help="Evaluate every set of failures.")] = False,
     cases: Annotated[
         bool, typer.Option("--cases", help="One line of JSON for each case, with the slot of every VM.")
     ] = False,
@@ -52,22 +45,22 @@ async def survive(
     slots: Slots = None,
     config: Config = None,
 ) -> ExitCode | None:
-    """Whether every VM that needs slots keeps one of its own when hosts fail; exit code 1 if any does not.
+    """Check whether every VM that needs slots keeps one of its own when hosts fail; exit code 1 if any does not.
 
     These hosts, all at once; or --failures K, or --domain.
     """
+    from outlive.failover.analysis import parse_question
     from outlive.failover.analysis import survival as assurance
-    from outlive.failover.analysis.questions import asked
 
     check_output(html)
     if cases and (html is not None or output.form not in (Form.TABLE, Form.JSON) or output.watching):
         raise Usage("--cases prints lines of JSON and nothing else", remedy="leave --html, --watch and -o out")
     async with access.open() as store:
-        gathered = await look(access, store, config, slots)
-    question = asked(
+        gathered = await take_snapshot(access, store, config, slots)
+    question = parse_question(
         gathered.observation.hosts,
-        hosts=words(*hosts or ()),
-        domains=words(*domain or ()),
+        hosts=split_words(*hosts or ()),
+        domains=split_words(*domain or ()),
         failures=failures,
         default_unit=gathered.settings.topology_choice.unit,
     )
@@ -84,12 +77,12 @@ async def survive(
     )
     if cases:
         return _print_cases(output, given)
-    with progress("looking at failures"):
+    with show_progress("looking at failures"):
         result = assurance.survive(given)
     named = vm_columns(gathered.vms)
     output.show(survive_document(result, question), lambda: survive_lines(result, question, named, wide=output.wide))
     if html is not None:
-        from outlive.failover.report.html.survival import survival_picture
+        from outlive.failover.report.html import survival_picture
 
         when = as_datetime(access.clock.now())
         write_output(html, survival_picture(gathered, question, given, result, source=access.source, when=when))
@@ -98,13 +91,13 @@ async def survive(
 
 def _print_cases(output: Output, given: FailuresInput) -> ExitCode | None:
     """Each case as a line, as soon as it is known."""
-    from outlive.failover.analysis.survival import each_case
+    from outlive.failover.analysis import iter_cases
 
     holds = True
-    for case, answer in each_case(given):
+    for case, answer in iter_cases(given):
         holds = holds and not answer.lost
         line = {"case": case, "landing": answer.landing, "lost": answer.lost}
-        output.text(msgspec.json.encode(line).decode())
+        output.print_text(msgspec.json.encode(line).decode())
     return None if holds else ExitCode.NO
 
 
@@ -117,28 +110,30 @@ def survive_document(result: FailuresResult, question: Question) -> dict[str, An
 
 def survive_lines(result: FailuresResult, question: Question, named: VmColumns, *, wide: bool) -> list[Any]:
     """The same for people."""
-    from outlive.failover.analysis.questions import lost_text, survive_sentences
+    from outlive.failover.analysis import lost_text, survive_sentences
 
     most = SHOWN_WIDE if wide else SHOWN
     worst = [(" ".join(one.case), one.lost, one.affected) for one in result.worst]
     lost = [
-        (*named.cells(one.vm), one.host, " ".join(one.case), one.reason, named.sentence(lost_text(one), one.vm))
+        (*named.name_cells(one.vm), one.host, " ".join(one.case), one.reason, named.replace_ids(lost_text(one), one.vm))
         for one in result.lost[:most]
     ]
-    landing = [(*named.cells(one.vm), one.source, one.slot, one.host, one.contested) for one in result.landing or ()]
+    landing = [
+        (*named.name_cells(one.vm), one.source, one.slot, one.host, one.contested) for one in result.landing or ()
+    ]
     return [
-        *map(named.sentence, survive_sentences(result, question)),
+        *map(named.replace_ids, survive_sentences(result, question)),
         *cut_table(("Worst cases", "Lost", "Affected"), worst, numbers=("Lost", "Affected")),
         *cut_table(
-            (*named.titles("Lost VM"), "Host", "When these fail", "Reason", "What is left"),
+            (*named.column_titles("Lost VM"), "Host", "When these fail", "Reason", "What is left"),
             lost,
             total=result.lost_count,
         ),
-        *cut_table((*named.titles("Landing VM"), "From", "Slot", "On", "Contested"), landing, most),
+        *cut_table((*named.column_titles("Landing VM"), "From", "Slot", "On", "Contested"), landing, most),
     ]
 
 
-async def tolerance(
+async def show_tolerance(
     access: Access,
     output: Output,
     by: Annotated[
@@ -147,12 +142,12 @@ async def tolerance(
     slots: Slots = None,
     config: Config = None,
 ) -> None:
-    """How many failures every VM survives, whichever they are: fleet, zones, and the weakest VMs first."""
+    """Show how many failures every VM survives: fleet, zones, and the weakest VMs first."""
     from outlive.failover.analysis import tolerance as assurance
-    from outlive.failover.analysis.questions import units_by
+    from outlive.failover.analysis import units_by
 
     async with access.open() as store:
-        gathered = await look(access, store, config, slots)
+        gathered = await take_snapshot(access, store, config, slots)
     unit = by or gathered.settings.topology_choice.unit
     given = assurance.ToleranceInput(
         vms=gathered.counted,
@@ -161,15 +156,15 @@ async def tolerance(
         units=units_by(gathered.observation.hosts, unit),
         weakest=SHOWN_WIDE if output.wide else WEAKEST,
     )
-    with progress("judging every VM"):
-        result = assurance.tolerance(given)
+    with show_progress("judging every VM"):
+        result = assurance.compute_tolerance(given)
     output.show(
         {"unit": unit, **msgspec.to_builtins(result)}, lambda: _tolerance_lines(result, unit, vm_columns(gathered.vms))
     )
 
 
 def _tolerance_lines(result: ToleranceResult, unit: str, named: VmColumns) -> list[Any]:
-    from outlive.failover.analysis.questions import failures_text, tolerance_sentence
+    from outlive.failover.analysis import failures_text, tolerance_sentence
 
     lines: list[Any] = [tolerance_sentence(result.fleet, unit, required=len(result.vms))]
     if not result.vms:
@@ -180,10 +175,17 @@ def _tolerance_lines(result: ToleranceResult, unit: str, named: VmColumns) -> li
         zones = [(zone or "(none)", failures_text(level, unit)) for zone, level in result.zones.items()]
         lines += cut_table(("Zone", "Survives"), zones)
     rows = [
-        (*named.cells(one.vm), one.host, one.zone, failures_text(one.tolerance, unit), one.slots, " ".join(one.case))
+        (
+            *named.name_cells(one.vm),
+            one.host,
+            one.zone,
+            failures_text(one.tolerance, unit),
+            one.slots,
+            " ".join(one.case),
+        )
         for one in result.weakest
     ]
-    columns = (*named.titles("Weakest VM"), "Host", "Zone", "Survives", "Slots", "Does not survive")
+    columns = (*named.column_titles("Weakest VM"), "Host", "Zone", "Survives", "Slots", "Does not survive")
     lines += cut_table(columns, rows, numbers=("Slots",))
     if result.understated:
         lines.append(f"{len(result.understated)} VMs have too many entangled slots to be judged exactly: at least that")

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from outlive.base.phrases import visible
+from outlive.base import escape_controls
 
 GAP: Final = 2
 """Spaces between two columns."""
@@ -65,21 +65,24 @@ class TextTable(NamedTuple):
 
 def table_lines(table: TextTable, width: int | None = None, *, colours: bool = False) -> list[str]:
     """The lines of a table in so many columns of text."""
-    title = [visible(table.title)] if table.title else []
+    title = [escape_controls(table.title)] if table.title else []
     if not table.rows:
         return [*title, table.empty]
     if width is not None and not any(table.columns):
         return [*title, *_fact_lines(table, width, colours=colours)]
     natural = [
-        max(shown_width(text) for text in (name if table.has_titles else "", *(_text(row[at]) for row in table.rows)))
+        max(
+            shown_width(text)
+            for text in (name if table.has_titles else "", *(_cell_text(row[at]) for row in table.rows))
+        )
         for at, name in enumerate(table.columns)
     ]
     if table.advice and width is not None and sum(natural) + GAP * (len(natural) - 1) > width:
         return [*title, *_advice_lines(table, natural, width, colours=colours)]
     lines = title
-    floors = natural if width is None else _floors(table, natural, width)
-    for part in [list(range(len(natural)))] if width is None else _parts(floors, width):
-        fitted = {at: natural[at] for at in part} if width is None else _fitted(natural, floors, part, width)
+    floors = natural if width is None else _least_widths(table, natural, width)
+    for part in [list(range(len(natural)))] if width is None else _split_columns(floors, width):
+        fitted = {at: natural[at] for at in part} if width is None else _fit_widths(natural, floors, part, width)
         if lines and lines != title:
             lines.append("")
         if table.has_titles:
@@ -102,7 +105,7 @@ def _advice_lines(table: TextTable, natural: list[int], width: int, *, colours: 
     if len(blocks) != len(table.rows):  # not all columns fit beside each other
         head, blocks = [], [table_lines(rest._replace(rows=(row,)), width, colours=colours) for row in rest.rows]
     for block, row in zip(blocks, table.rows, strict=True):
-        advice = _text(row[-1])
+        advice = _cell_text(row[-1])
         head += [*block, *(wrapped_lines(f"{ADVICE_INDENT}{advice}", width) if advice else ())]
     return head
 
@@ -140,17 +143,21 @@ def _char_width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def _text(cell: Cell) -> str:
+def _cell_text(cell: Cell) -> str:
     return cell if isinstance(cell, str) else cell.text
 
 
-def _floors(table: TextTable, natural: Sequence[int], width: int) -> list[int]:
-    """To how much each column may be cut: the first only where the widest of the others would not fit beside it."""
-    others = [_floor(table, at, natural[at]) for at in range(1, len(natural))]
+def _least_widths(table: TextTable, natural: Sequence[int], width: int) -> list[int]:
+    """To how much each column may be cut; amounts and times stay whole. The first column is cut only if the widest of
+    the others would not fit beside it."""
+    others = []
+    for at in range(1, len(natural)):
+        whole = all(_NUMBER.fullmatch(text) for row in table.rows if (text := _cell_text(row[at])))
+        others.append(natural[at] if whole else min(natural[at], CUT_LEAST))
     return [max(CUT_LEAST, min(natural[0], width - GAP - max(others, default=0))), *others]
 
 
-def _parts(floors: Sequence[int], width: int) -> Iterable[list[int]]:
+def _split_columns(floors: Sequence[int], width: int) -> Iterable[list[int]]:
     """The columns of each part, all of which begin with the first column."""
     part, used = [0], floors[0]
     for at in range(1, len(floors)):
@@ -162,13 +169,7 @@ def _parts(floors: Sequence[int], width: int) -> Iterable[list[int]]:
     yield part
 
 
-def _floor(table: TextTable, at: int, natural: int) -> int:
-    """To how much a column may be cut; amounts and times stay whole."""
-    whole = all(_NUMBER.fullmatch(text) for row in table.rows if (text := _text(row[at])))
-    return natural if whole else min(natural, CUT_LEAST)
-
-
-def _fitted(natural: Sequence[int], floors: Sequence[int], part: Sequence[int], width: int) -> dict[int, int]:
+def _fit_widths(natural: Sequence[int], floors: Sequence[int], part: Sequence[int], width: int) -> dict[int, int]:
     """The widths of the columns of a part: the last one, which often is a sentence, loses first, then the widest."""
     widths = {at: max(floors[at], min(natural[at], width)) for at in part}
     while sum(widths.values()) + GAP * (len(part) - 1) > width:
@@ -185,15 +186,15 @@ def _fact_lines(table: TextTable, width: int, *, colours: bool) -> list[str]:
     """A row each, the last column wrapped below itself."""
     last = len(table.columns) - 1
     titled = [table.columns] if table.has_titles else []
-    widths = {at: max(shown_width(_text(row[at])) for row in (*titled, *table.rows)) for at in range(last)}
+    widths = {at: max(shown_width(_cell_text(row[at])) for row in (*titled, *table.rows)) for at in range(last)}
     indent = " " * (sum(widths.values()) + GAP * last)
     lines = []
     for row in table.rows:
         head = _row_line(table, row[:last], widths, padded=True, colours=colours)
-        text = _text(row[last])
+        text = _cell_text(row[last])
         wrapped = wrapped_lines(f"{indent}{text}", width, indent=indent)
         if isinstance(row[last], Coloured) or len(wrapped) == 1:
-            wrapped = [indent + _painted(row[last], text, colours=colours)]
+            wrapped = [indent + _paint_text(row[last], text, colours=colours)]
         lines.append((head + wrapped[0][len(indent) :]).rstrip())
         lines += wrapped[1:]
     return lines
@@ -210,9 +211,9 @@ def _row_line(
 ) -> str:
     shown = []
     for (at, width), cell in zip(widths.items(), cells, strict=True):
-        text = cut_text(_text(cell), width)
+        text = cut_text(_cell_text(cell), width)
         pad = " " * (width - shown_width(text))
-        painted = _painted(cell, text, colours=colours) if not style else f"\x1b[{style}m{text}\x1b[0m"
+        painted = _paint_text(cell, text, colours=colours) if not style else f"\x1b[{style}m{text}\x1b[0m"
         shown.append(pad + painted if table.columns[at] in table.numbers else painted + pad)
     line = (" " * GAP).join(shown)
     return line + " " * GAP if padded and shown else line.rstrip()
@@ -231,6 +232,6 @@ def cut_text(text: str, width: int) -> str:
     return "".join(kept) + CUT
 
 
-def _painted(cell: Cell, text: str, *, colours: bool) -> str:
+def _paint_text(cell: Cell, text: str, *, colours: bool) -> str:
     code = _COLOURS.get(cell.colour, "") if isinstance(cell, Coloured) else ""
     return f"\x1b[{code}m{text}\x1b[0m" if code and colours else text

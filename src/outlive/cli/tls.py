@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from outlive.base.phrases import count_of, listing
+from outlive.base import count_of, join_parts
 from outlive.cli.access import WriteAccess, require_server
 from outlive.cli.arguments import Yes
-from outlive.cli.commands import command, group
+from outlive.cli.commands import command, make_group
 from outlive.cli.output import Report
 from outlive.cli.questions import ask
 
 NAMED = 6
 """Hosts that are named."""
 
-app = group("The server's own authority, by which hosts recognise it.")
+app = make_group("The server's own authority, by which hosts recognise it.")
 
 
 @command(app)
@@ -32,33 +32,31 @@ async def rotate(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Replace the server's authority, in two steps: hosts come to believe both by themselves, then the old one goes.
+    """Replace the server's authority, in two steps: hosts learn to trust both automatically, then the old one goes.
 
     The second step asks before.
     """
-    from outlive.store.tls import ROTATION_PATH
+    from outlive.store import ROTATION_PATH
 
     async with access.open(write=True) as store:
         server = require_server(store, "a server has an authority")
         if finish:
             ask("Forget the old authority? Clients and hosts that trust it alone cannot connect any more.", yes)
         said = await server.command(ROTATION_PATH, {"finish": finish, "leave": leave or []})
-    output.show(said, lambda: _rotation_lines(said, finish))
-
-
-def _rotation_lines(said: dict[str, Any], finish: bool) -> list[str]:
-    if finish:
-        return [
-            f"the server's authority is now {said['authority']}",
-            "set it wherever the old one is pinned: OUTLIVE_FINGERPRINT, /etc/outlive/drain.env",
-        ]
-    without = said["without"]
     lines = [
-        f"present authority: {said['authority']}",
-        f"new authority:     {said['next']}",
-        "a client that pins a fingerprint may pin both, separated by a comma: OUTLIVE_FINGERPRINT, drain.env",
+        f"the server's authority is now {said['authority']}",
+        "set it wherever the old one is pinned: OUTLIVE_FINGERPRINT, /etc/outlive/drain.env",
     ]
-    if without:
-        names = listing(without[:NAMED])
-        return [*lines, f"{count_of(len(without), 'host')} without it yet, such as {names}: ask again in two minutes"]
-    return [*lines, "every host believes it: outlive tls rotate --finish"]
+    if not finish:
+        without = said["without"]
+        last = "every host believes it: outlive tls rotate --finish"
+        if without:
+            missing = f"{count_of(len(without), 'host')} without it yet, such as {join_parts(without[:NAMED])}"
+            last = f"{missing}: ask again in two minutes"
+        lines = [
+            f"present authority: {said['authority']}",
+            f"new authority:     {said['next']}",
+            "a client that pins a fingerprint may pin both, separated by a comma: OUTLIVE_FINGERPRINT, drain.env",
+            last,
+        ]
+    output.show(said, lambda: lines)

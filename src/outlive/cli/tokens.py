@@ -11,15 +11,15 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
-from outlive.base.errors import BadInput, LimitExceeded, NotFound, Refused, Usage
+from outlive.base import BadInput, LimitExceeded, NotFound, Refused, Usage
 from outlive.cli.access import Access, WriteAccess, living_server
 from outlive.cli.arguments import Yes
-from outlive.cli.commands import command, group
+from outlive.cli.commands import command, make_group
 from outlive.cli.output import Output, Report, object_tables
 from outlive.cli.questions import ask
 
 if TYPE_CHECKING:
-    from outlive.base.clock import Instant
+    from outlive.base import Instant
     from outlive.resources import Token
     from outlive.store import Store
 
@@ -27,7 +27,7 @@ KEPT = timedelta(days=7)
 """How long a join token that nobody can use any more is listed."""
 TOKENS_LIMIT = 10_000
 
-app = group("Tokens of people, programs and hosts.")
+app = make_group("Tokens of people, programs and hosts.")
 
 
 @command(app)
@@ -52,12 +52,9 @@ async def create(
     ] = "",
 ) -> None:
     """Create a token and show it, once. With --join also the command that a host joins with."""
-    from outlive.api.auth import IN_FILES, Role
-    from outlive.api.tokens import digest_of
-    from outlive.base.clock import as_datetime
-    from outlive.base.ids import SystemIds
-    from outlive.resources import ObjectMeta, Token, check_name
-    from outlive.resources.tokens import HOST_TOKENS, JOIN_LASTS, LASTS
+    from outlive.api import IN_FILES, Role, digest_of
+    from outlive.base import SystemIds, as_datetime
+    from outlive.resources import HOST_TOKENS, JOIN_LASTS, LASTS, ObjectMeta, Token, check_name
 
     if join == bool(role):
         raise Usage("say what the token is for", place="--join, --role", remedy="give --join, or --role ROLE")
@@ -74,13 +71,13 @@ async def create(
     if role and role not in list(IN_FILES):
         raise BadInput(f"there is no role {role[:80]!r}", place="--role", remedy=f"one of {', '.join(IN_FILES)}")
     ids = SystemIds()
-    name = name or f"{'join' if join else role}-{ids.suffix()}"
+    name = name or f"{'join' if join else role}-{ids.new_suffix()}"
     check_name(name)
     if host:
         check_name(host)
     if name.startswith(HOST_TOKENS):
         raise BadInput(f"{name!r} is a name of a host's token", place="NAME", remedy="use another name")
-    time, now, secret = _time(lasts) or (JOIN_LASTS if join else LASTS), access.clock.now(), ids.token()
+    time, now, secret = _parse_lifetime(lasts) or (JOIN_LASTS if join else LASTS), access.clock.now(), ids.new_token()
     token = Token(
         metadata=ObjectMeta(name=name),
         role=Role.JOIN if join else role,
@@ -97,12 +94,12 @@ async def create(
     document = {"name": name, "role": token.role, "token": secret, "expires": made.expires}
     if join:
         document["join"] = _join_command(access, secret)
-    output.show(document, lambda: _told(document))
+    output.show(document, lambda: _token_lines(document))
 
 
 @command(app, "list")
 async def list_tokens(access: Access, output: Output) -> None:
-    """List the tokens that the store knows; what they are nobody can see any more."""
+    """List the tokens in the store; their secrets are never shown again."""
     from outlive.resources import Token
     from outlive.store import list_all
 
@@ -135,14 +132,13 @@ async def rotate(
     ] = "",
 ) -> None:
     """Give a token another secret and show it, once; the old one is good until ten minutes after the new one is used.
-    A host makes its own within two minutes. A token that somebody has stolen is revoked instead."""
-    from outlive.api.tokens import digest_of
-    from outlive.base.ids import SystemIds
-    from outlive.resources import Token
-    from outlive.resources.tokens import LASTS
+    A host makes its own within two minutes. Revoke a stolen token instead."""
+    from outlive.api import digest_of
+    from outlive.base import SystemIds
+    from outlive.resources import LASTS, Token
     from outlive.store import compare_and_swap
 
-    secret, now, time = SystemIds().token(), access.clock.now(), _time(lasts)
+    secret, now, time = SystemIds().new_token(), access.clock.now(), _parse_lifetime(lasts)
 
     def change(token: Token | None) -> Token | None:
         if token is None:
@@ -154,7 +150,7 @@ async def rotate(
         return token.with_next(digest_of(secret.encode()), now, time or LASTS)
 
     async with access.open(write=True) as store:
-        found = await _token(store, name)
+        found = await _find_token(store, name)
         wrote = await compare_and_swap(store, Token, found.name, change, clock=access.clock)
     assert wrote is not None
     if wrote.machine_id:
@@ -162,7 +158,7 @@ async def rotate(
         output.show({"name": wrote.name, "rotate": True}, lambda: [said])
         return
     document = {"name": wrote.name, "role": wrote.role, "token": secret, "expires": wrote.next_expires}
-    output.show(document, lambda: _told(document))
+    output.show(document, lambda: _token_lines(document))
 
 
 @command(app)
@@ -172,19 +168,18 @@ async def revoke(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As token list has it.")],
     yes: Yes = False,
 ) -> None:
-    """Make a token good for nothing, at once, and ask before. A host is named as it is, or as host.NAME."""
+    """Revoke a token at once, and ask before. A host is named as it is, or as host.NAME."""
     async with access.open(write=True) as store:
-        found = await _token(store, name)
+        found = await _find_token(store, name)
         ask(f"Revoke {found.name} ({found.role})? What uses it is refused from then on.", yes)
         await store.delete(found.ref)
     output.show({"revoked": found.name}, lambda: [f"{found.name} ({found.role}) is revoked"])
 
 
-async def _token(store: Store, name: str) -> Token:
+async def _find_token(store: Store, name: str) -> Token:
     """The token of that name, or of the host of that name; ``NotFound``."""
-    from outlive.resources import Token
-    from outlive.resources.tokens import HOST_TOKENS
-    from outlive.store.access import read
+    from outlive.resources import HOST_TOKENS, Token
+    from outlive.store import read
 
     found = await read(store, Token, name) or await read(store, Token, HOST_TOKENS + name)
     if found is None:
@@ -192,10 +187,10 @@ async def _token(store: Store, name: str) -> Token:
     return found
 
 
-def _time(text: str) -> timedelta:
+def _parse_lifetime(text: str) -> timedelta:
     """How long a token is to be good; nothing where nobody says so."""
-    from outlive.resources.tokens import LONGEST
-    from outlive.runtime.units import Duration
+    from outlive.resources import LONGEST
+    from outlive.runtime import Duration
 
     if not text:
         return timedelta()
@@ -214,18 +209,14 @@ def _time(text: str) -> timedelta:
 
 async def _tidy(store: Store, now: Instant) -> None:
     """Delete join tokens that ended long ago; ``LimitExceeded`` where there are too many tokens."""
-    from outlive.base.clock import as_instant
+    from outlive.base import as_instant
     from outlive.resources import Token
     from outlive.store import list_all
 
     found = [one async for one in list_all(store, Token)]
-
-    def over(one: Token) -> bool:
-        ended = as_instant(one.expires) if one.expires is not None else now
-        return one.role == "join" and now - ended > KEPT.total_seconds()
-
     for one in found:
-        if over(one):
+        ended = as_instant(one.expires) if one.expires is not None else now
+        if one.role == "join" and now - ended > KEPT.total_seconds():
             await store.delete(one.ref)
     if len(found) >= TOKENS_LIMIT:
         raise LimitExceeded(
@@ -244,7 +235,7 @@ def _join_command(access: Access, secret: str) -> str:
     return f"outlive node join {url} --token {secret}" + (f" --fingerprint {pinned}" if pinned else "")
 
 
-def _told(document: dict[str, Any]) -> list[str]:
+def _token_lines(document: dict[str, Any]) -> list[str]:
     until = f", good until {document['expires']:%Y-%m-%d %H:%M} UTC" if document["expires"] else ""
     lines = [f"{document['name']} ({document['role']}{until}); shown only now:", document["token"]]
     return [*lines, f"on the host: {document['join']}"] if "join" in document else lines

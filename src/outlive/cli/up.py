@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.api.config import parse_listen
-from outlive.base.clock import SystemClock
-from outlive.base.errors import ExitCode
-from outlive.base.ids import SystemIds
-from outlive.cli.access import check_store_there, default_state_dir
+from outlive.api import parse_listen
+from outlive.base import ExitCode, SystemClock, SystemIds
+from outlive.cli.access import check_store_exists, default_state_dir
 from outlive.cli.serving import say, serve, stop_signal
 from outlive.cli.settings import config_file, load, store_settings, with_remembered_slots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from outlive.store.sqlite.store import SqliteStore
+    from outlive.store.sqlite import SqliteStore
 
 
 async def up(
@@ -41,46 +39,48 @@ async def up(
     ] = False,
 ) -> ExitCode | None:
     """Run everything on this machine: store, controllers, HTTP API. Prints coverage and address when ready."""
-    from outlive.base.logging import configure_logging
+    from outlive.base import configure_logging
     from outlive.cli.backup import settings_lock
-    from outlive.roles.settings import role_settings
+    from outlive.roles import role_settings
 
     if listen is not None:
         parse_listen(listen, place="--listen")
     directory = state_dir if state_dir is not None else default_state_dir()
     if example:
         _write_example_settings(config, directory)
-    check_store_there(directory)
+    check_store_exists(directory)
     flags = {"api.listen": listen, "api.insecure": True if insecure else None}
     sections = load(config_file(config, directory), flags)
     settings = role_settings(sections)
     settings_lock(settings.backup, directory)
     configure_logging(level=settings.log.level, form=settings.log.form, file=settings.log.file)
-    return await _up(directory, sections, config_file(config, directory), example=example)
+    return await _run_server(directory, sections, config_file(config, directory), example=example)
 
 
 def _write_example_settings(config: Path | None, directory: Path) -> None:
     """The settings of the example, beside a state that is to be made; those that somebody gives stay alone."""
     from outlive.cli.example import example_files
     from outlive.cli.settings import CONFIG_NAME
-    from outlive.drivers.files import write_output
-    from outlive.store.sqlite.store import DATABASE_FILE
+    from outlive.drivers import write_output
+    from outlive.store.sqlite import DATABASE_FILE
 
     if config_file(config, directory) is not None or (directory / DATABASE_FILE).exists():
         return
-    check_store_there(directory)
+    check_store_exists(directory)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     with example_files() as files:
         write_output(directory / CONFIG_NAME, files.settings.read_bytes())
     say(f"example: hosts and VMs that exist nowhere, with the settings in {directory / CONFIG_NAME}")
 
 
-async def _up(directory: Path, sections: Mapping[str, Any], file: Path | None, *, example: bool) -> ExitCode | None:
-    from outlive.base import garbage
-    from outlive.roles.settings import role_settings
-    from outlive.store.sqlite.store import SqliteStore
+async def _run_server(
+    directory: Path, sections: Mapping[str, Any], file: Path | None, *, example: bool
+) -> ExitCode | None:
+    from outlive.base import limit_collections
+    from outlive.roles import role_settings
+    from outlive.store.sqlite import SqliteStore
 
-    garbage.spare()
+    limit_collections()
     stopped = stop_signal()
     store = await SqliteStore.open(directory, clock=SystemClock(), ids=SystemIds())
     try:

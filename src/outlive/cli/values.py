@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from outlive.base.clock import Instant, as_instant
-from outlive.base.errors import BadInput, NotFound, Usage
+from outlive.base import BadInput, Instant, NotFound, Usage, as_instant
 
 if TYPE_CHECKING:
     from outlive.resources import Amounts, FlavorSpec
@@ -16,13 +15,13 @@ COUNT_DIGITS = 3
 """Digits of a number of slots or failures."""
 
 
-def words(*texts: str) -> list[str]:
+def split_words(*texts: str) -> list[str]:
     """The words between commas, each once."""
     found = [word.strip() for text in texts for word in text.split(",")]
     return list(dict.fromkeys(word for word in found if word))
 
 
-def amounts(cpu: str, memory: str) -> Amounts:
+def parse_amounts(cpu: str, memory: str) -> Amounts:
     """What ``--cpu`` and ``--memory`` say; what is empty is left out."""
     from outlive.resources import Amounts
 

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.base.errors import BadInput, OutliveError, Usage
-from outlive.base.quantity import format_bytes
+from outlive.base import BadInput, OutliveError, Usage, format_bytes
 from outlive.cli.access import Access
-from outlive.cli.output import Output, table, write
+from outlive.cli.output import Output, make_table, write
 from outlive.cli.settings import effective_settings
 from outlive.cli.snapshot import synced_tables
-from outlive.cli.values import words
+from outlive.cli.values import split_words
 from outlive.cli.vm_names import VmColumns, columns_of, vm_names
-from outlive.drivers.files import read_input
-from outlive.store.naming import ObjectNames
+from outlive.drivers import read_input
+from outlive.store import ObjectNames
 
 if TYPE_CHECKING:
-    from outlive.failover.report.views import Inventory, ViewOptions
-    from outlive.failover.report.views import Table as View
+    from outlive.failover.report import ViewOptions, ViewSnapshot
+    from outlive.failover.report import ViewTable as View
     from outlive.store import Store
 
 OPTIONS_BYTES = 64 * 1024
@@ -45,42 +44,47 @@ async def views(
     listed: Annotated[bool, typer.Option("--list", help="Print the names of all views.")] = False,
 ) -> None:
     """Hosts, VMs and slots in tables; without names all of them."""
-    from outlive.failover.report.views import VIEWS, make_views
+    from outlive.failover.report import VIEWS, make_views
 
     if listed:
         write("".join(f"{name}\n" for name in VIEWS))
         return
     given: dict[str, Any] = {
-        "views": [*(names or ()), *words(chosen)],
-        "hide": words(hide),
+        "views": [*(names or ()), *split_words(chosen)],
+        "hide": split_words(hide),
         "sort": sort,
         "filter_name": filter_name,
         "filter_trait": filter_trait,
     }
-    options = _options({name: value for name, value in given.items() if value}, saved)
+    options = _read_options({name: value for name, value in given.items() if value}, saved)
     async with access.open() as store:
-        inventory = await _inventory(access, store)
-    made, named = make_views(inventory, options), _named(inventory)
-    documents = [_document(view) for view in made]
-    output.show(documents, lambda: [line for view in made for line in _lines(view, named)])
+        inventory = await _read_inventory(access, store)
+    made = make_views(inventory, options)
+    # the names of VMs: by the VM source, else by their hosts
+    reported = [ObjectNames(one.id, one.name) for host in inventory.hypervisors for one in host.status.instances]
+    named = columns_of([*reported, *vm_names(inventory.servers or ())])
+    documents = [_view_document(view) for view in made]
+    output.show(documents, lambda: [line for view in made for line in _view_lines(view, named)])
 
 
-def _options(given: dict[str, Any], file: Path | None) -> ViewOptions:
+def _read_options(given: dict[str, Any], file: Path | None) -> ViewOptions:
     """Options of the command line over those of the file."""
-    from outlive.failover.report.views import ViewOptions
-    from outlive.resources.codec import convert
+    from outlive.failover.report import ViewOptions
+    from outlive.resources import convert
 
     if file is not None:
-        from outlive.resources.documents import parse_json
+        from outlive.resources import parse_json
 
         kept = parse_json(read_input(file, limit=OPTIONS_BYTES), str(file))
         if not isinstance(kept, dict):
             raise BadInput("is not a map of options", place=str(file), remedy='such as {"sort": "vm-host"}')
         given = {
-            **{key: words(v) if key in ("views", "hide") and isinstance(v, str) else v for key, v in kept.items()},
+            **{
+                key: split_words(v) if key in ("views", "hide") and isinstance(v, str) else v for key, v in kept.items()
+            },
             **given,
         }
-    wire = {_camel(key): value for key, value in given.items()}
+    wire = {_to_camel(key): value for key, value in given.items()}
     try:
         options: ViewOptions = convert(ViewOptions, wire)
     except BadInput as error:
@@ -90,14 +94,14 @@ def _options(given: dict[str, Any], file: Path | None) -> ViewOptions:
     return options
 
 
-def _camel(key: str) -> str:
+def _to_camel(key: str) -> str:
     head, *tail = key.split("_")
     return head + "".join(part.capitalize() for part in tail)
 
 
-async def _inventory(access: Access, store: Store) -> Inventory:
-    from outlive.failover.protection import Demands
-    from outlive.failover.report.views import Inventory, inventory_of
+async def _read_inventory(access: Access, store: Store) -> ViewSnapshot:
+    from outlive.failover import Demands
+    from outlive.failover.report import ViewSnapshot, inventory_of
     from outlive.resources import Hypervisor, Reservation, VirtualMachine
     from outlive.store import list_all
 
@@ -114,7 +118,7 @@ async def _inventory(access: Access, store: Store) -> Inventory:
             servers = await source.list_servers()
     except OutliveError as error:
         print(f"outlive: {error}; columns of the database are left out", file=sys.stderr)
-    return Inventory(
+    return ViewSnapshot(
         hypervisors=tuple(hosts),
         reservations=tuple(reservations),
         servers=servers,
@@ -123,8 +127,8 @@ async def _inventory(access: Access, store: Store) -> Inventory:
     )
 
 
-def _document(view: View) -> dict[str, Any]:
-    document: dict[str, Any] = {"view": view.view, "title": view.title, "rows": view.records()}
+def _view_document(view: View) -> dict[str, Any]:
+    document: dict[str, Any] = {"view": view.view, "title": view.title, "rows": view.to_records()}
     if view.totals is not None:
         document["totals"] = dict(zip(view.columns, view.totals, strict=True))
     return {**document, **({"note": view.note} if view.note else {})}
@@ -136,36 +140,28 @@ SENTENCE_COLUMNS = ("name", "otherVms", "problem")
 """Columns of texts that may name VMs."""
 
 
-def _named(inventory: Inventory) -> VmColumns:
-    """The names of VMs: by the VM source, else by their hosts."""
-    reported = [ObjectNames(one.id, one.name) for host in inventory.hypervisors for one in host.status.instances]
-    return columns_of([*reported, *vm_names(inventory.servers or ())])
-
-
-def _lines(view: View, named: VmColumns) -> list[Any]:
+def _view_lines(view: View, named: VmColumns) -> list[Any]:
     kept = [name for name in view.columns if name != "name" or "vm" not in view.columns]
     titles = [
-        title.replace("Bytes", "") for name in kept for title in (named.titles(name) if name in VM_COLUMNS else (name,))
+        title.replace("Bytes", "")
+        for name in kept
+        for title in (named.column_titles(name) if name in VM_COLUMNS else (name,))
     ]
     shown = []
     for row in (*view.rows, *((view.totals,) if view.totals is not None else ())):
         values = dict(zip(view.columns, row, strict=True))
-        shown.append([cell for name in kept for cell in _cells(name, values, named)])
-    lines: list[Any] = [f"\n{view.title}", table(titles, shown) if shown else "nothing"]
+        shown.append([cell for name in kept for cell in _view_cells(name, values, named)])
+    lines: list[Any] = [f"\n{view.title}", make_table(titles, shown) if shown else "nothing"]
     return [*lines, view.note] if view.note else lines
 
 
-def _cells(column: str, values: Mapping[str, Any], named: VmColumns) -> tuple[Any, ...]:
-    text = _text(column, values[column])
+def _view_cells(column: str, values: Mapping[str, Any], named: VmColumns) -> tuple[Any, ...]:
+    text = values[column]
+    if isinstance(text, list):
+        text = ", ".join(map(str, text))
+    elif column.endswith("Bytes") and isinstance(text, int):
+        text = format_bytes(text) if abs(text) < 2**30 else f"{text / 2**30:,.1f} GiB"
     if column in VM_COLUMNS and isinstance(text, str | None):
-        return named.cells(text or "")
+        return named.name_cells(text or "")
     about = str(values.get("vm") or "")
-    return (named.sentence(text, about) if column in SENTENCE_COLUMNS and isinstance(text, str) else text,)
-
-
-def _text(column: str, value: Any) -> Any:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    if column.endswith("Bytes") and isinstance(value, int):
-        return format_bytes(value) if abs(value) < 2**30 else f"{value / 2**30:,.1f} GiB"
-    return value
+    return (named.replace_ids(text, about) if column in SENTENCE_COLUMNS and isinstance(text, str) else text,)

@@ -8,50 +8,55 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 import msgspec
 import typer
 
-from outlive.base.errors import BadInput, ExitCode, Invalid, Usage
-from outlive.base.ids import SystemIds
+from outlive.base import BadInput, ExitCode, Invalid, SystemIds, Usage
 from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import OneVm, ToHost, Wait, Yes
-from outlive.cli.commands import command, group
+from outlive.cli.commands import command, make_group
 from outlive.cli.console import print_log
 from outlive.cli.liveness import read_liveness
-from outlive.cli.objects import checked, write_resource
-from outlive.cli.output import Follow, Lines, Output, coloured, table, write
+from outlive.cli.objects import check_resource, write_resource
+from outlive.cli.output import Follow, Lines, Output, colour_word, make_table, write
 from outlive.cli.questions import ask
-from outlive.cli.values import words
+from outlive.cli.values import split_words
 from outlive.cli.vm_tags import ProtectedTags, Tags, labels_of, selector_of, tag
-from outlive.drivers.files import read_input
-from outlive.node.liveness import VmLife
-from outlive.node.operator import AskedVm, check_hosts_of_ours, check_request, request_vm
-from outlive.node.vm.operator import (
+from outlive.drivers import read_input
+from outlive.node import AskedVm, VmLife, check_hosts_of_ours, check_request, request_vm
+from outlive.node.vm import (
     DELETING,
+    add_tags,
     attach_device,
-    called,
     change_vm,
     check_name_is_free,
     check_size,
+    deletion_of,
     detach_device,
+    display_name_of,
+    find_home_elsewhere,
     follow_request,
     rename_vm,
     running_entry,
     set_profile,
     shown_state,
-    tagged,
     tags_of,
     undefine_vm,
 )
-from outlive.node.vm.selection import away_from
-from outlive.node.vm.states import deletion_of
-from outlive.resources import Hypervisor, ObjectMeta, VirtualMachine, VirtualMachineSpec
-from outlive.resources.definitions import SIZE_LIMIT, parse
-from outlive.resources.hosts import HostSelector
-from outlive.resources.meta import PROFILE_LABEL, check_labels
-from outlive.resources.vms import Request, RequestVerb
-from outlive.store import list_all
-from outlive.store.naming import find_vm
+from outlive.resources import (
+    PROFILE_LABEL,
+    SIZE_LIMIT,
+    HostSelector,
+    Hypervisor,
+    ObjectMeta,
+    Request,
+    RequestVerb,
+    VirtualMachine,
+    VirtualMachineSpec,
+    check_labels,
+    parse,
+)
+from outlive.store import find_vm, list_all
 
 if TYPE_CHECKING:
-    from outlive.node.liveness import ClusterLiveness
+    from outlive.node import ClusterLiveness
     from outlive.store import Store
 
 SELECTORS: Final = tuple(name for name in get_args(HostSelector) if name)
@@ -61,7 +66,7 @@ UNSET: Final = "default"
 ANY: Final = "any"
 """Written for the limit, it may run on all hosts."""
 
-app = group("VMs: what they are, where they are, and what is asked of them. By display name, project/name, or id.")
+app = make_group("VMs, by display name, project/name, or id.")
 app.add_typer(tag, name="tag")
 
 ForceLive = Annotated[bool, typer.Option("--force-live", help="Only live: it is not stopped for it.")]
@@ -98,31 +103,34 @@ async def define(
     protected_tags: ProtectedTags = None,
     wait: Wait = False,
 ) -> ExitCode | None:
-    """Define a VM, or change what it is: by the UUID in FILE. It is not started; only options that are given change."""
-    from outlive.api.admission import Neighbours, definition_warnings
+    """Define a VM, or change it by the UUID in FILE. It is not started; only given options change."""
+    from outlive.api import Neighbours, definition_warnings
 
-    given, labels = _given(limit, selector, autostart, method, downtime), labels_of(tags, protected_tags)
+    given, labels = _spec_changes(limit, selector, autostart, method, downtime), labels_of(tags, protected_tags)
     text, uuid = _read(file)
     async with access.open(write=True) as store:
         await _check_hosts(store, given.get("host_limit", ()))
-        old = await _defined(store, uuid)
+        old = await _find_defined(store, uuid)
         if old is not None and to:
             raise Usage(
-                f"{called(old)} is there already", place="--to", remedy=f"outlive vm move {called(old)} --to {to}"
+                f"{display_name_of(old)} is there already",
+                place="--to",
+                remedy=f"outlive vm move {display_name_of(old)} --to {to}",
             )
         if old is None:
             await check_request(store, access.clock, uuid, "move", to)
             await check_hosts_of_ours(store, uuid)
-            request = Request(id=SystemIds().uuid(), verb="move", target=to)
+            request = Request(id=SystemIds().new_uuid(), verb="move", target=to)
             spec = VirtualMachineSpec(power_state="stopped", request=request)
             old = VirtualMachine(metadata=ObjectMeta(name=uuid), spec=spec)
-        old = msgspec.structs.replace(old, metadata=_with_labels(old, labels))
-        vm = _checked(old, str(file), definition=text, **given)
+        metadata = msgspec.structs.replace(old.metadata, labels=add_tags(old.metadata.labels, labels))
+        old = msgspec.structs.replace(old, metadata=metadata)
+        vm = _change_spec(old, str(file), definition=text, **given)
         await Neighbours(store).check(vm)
-        await check_name_is_free(store, vm.name, called(vm))
+        await check_name_is_free(store, vm.name, display_name_of(vm))
         await check_size(store, vm, to)
         outcome = await write_resource(store, vm)
-        write(f"{called(vm)}: {'defined' if outcome == 'created' else outcome} as {vm.name}\n")
+        write(f"{display_name_of(vm)}: {'defined' if outcome == 'created' else outcome} as {vm.name}\n")
         for text in definition_warnings(vm):
             write(f"note: {text}\n")
         if not wait or outcome != "created" or vm.spec.request is None:
@@ -141,7 +149,7 @@ def _read(file: Path) -> tuple[str, str]:
         raise BadInput(error.message, place=str(file), remedy=error.remedy) from None
 
 
-async def _defined(store: Store, uuid: str) -> VirtualMachine | None:
+async def _find_defined(store: Store, uuid: str) -> VirtualMachine | None:
     """The VM of that UUID: by its name, or by its definition."""
     async for one in list_all(store, VirtualMachine):
         text = one.spec.definition
@@ -150,7 +158,7 @@ async def _defined(store: Store, uuid: str) -> VirtualMachine | None:
     return None
 
 
-def _given(
+def _spec_changes(
     limit: list[str] | None,
     selector: str | None,
     autostart: bool | None,
@@ -160,26 +168,22 @@ def _given(
     """The fields of a VM's spec that the options say."""
     found: dict[str, Any] = {}
     if limit is not None:
-        hosts = words(*limit)
+        hosts = split_words(*limit)
         if not hosts or (ANY in hosts and len(hosts) > 1):
             raise Usage(f"{','.join(limit)[:80]!r} are no hosts", place="--limit", remedy=f"write hosts, or {ANY}")
         found["host_limit"] = () if hosts == [ANY] else tuple(hosts)
     if selector is not None:
-        found["selector"] = _one_of("--host-selector", selector, SELECTORS)
+        found["selector"] = _check_choice("--host-selector", selector, SELECTORS)
     if autostart is not None:
         found["autostart"] = autostart
     if method is not None:
-        found["migration_method"] = _one_of("--method", method, METHODS)
+        found["migration_method"] = _check_choice("--method", method, METHODS)
     if downtime is not None:
         found["migration_downtime_ms"] = downtime
     return found
 
 
-def _with_labels(vm: VirtualMachine, labels: dict[str, str]) -> ObjectMeta:
-    return msgspec.structs.replace(vm.metadata, labels=tagged(vm.metadata.labels, labels))
-
-
-def _one_of(place: str, word: str, known: tuple[str, ...]) -> str:
+def _check_choice(place: str, word: str, known: tuple[str, ...]) -> str:
     if word not in (*known, UNSET):
         raise Usage(f"{word[:40]!r} is not known", place=place, remedy=f"write one of {', '.join((*known, UNSET))}")
     return "" if word == UNSET else word
@@ -191,10 +195,10 @@ async def _check_hosts(store: Store, hosts: tuple[str, ...]) -> None:
         await store.get(Hypervisor, host)
 
 
-def _checked(vm: VirtualMachine, place: str, **changes: Any) -> VirtualMachine:
+def _change_spec(vm: VirtualMachine, place: str, **changes: Any) -> VirtualMachine:
     """The VM with these changes of its spec, checked as the server does."""
     try:
-        found = checked(msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, **changes)))
+        found = check_resource(msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, **changes)))
     except BadInput as error:
         raise BadInput(error.message, place=place or error.place, remedy=error.remedy) from None
     assert isinstance(found, VirtualMachine)
@@ -217,29 +221,26 @@ async def meta(
         ),
     ] = None,
 ) -> None:
-    """Change how hosts are chosen for a VM and how it moves, or its profile; only what is given changes."""
-    given = _given(limit, selector, autostart, method, downtime)
+    """Change how hosts are chosen for a VM and how it moves, or its profile; only given options change."""
+    given = _spec_changes(limit, selector, autostart, method, downtime)
     if not given and profile is None:
         raise Usage("nothing is given to change", remedy="see outlive vm meta --help")
     if profile is not None:
-        _check_profile(profile)
+        try:
+            check_labels({PROFILE_LABEL: profile})
+        except Invalid as error:
+            why = f"{profile[:80]!r} is no name of a profile"
+            raise Usage(why, place="--profile", remedy=error.remedy) from None
     async with access.open(write=True) as store:
         await _check_hosts(store, given.get("host_limit", ()))
         found = await find_vm(store, vm)
         after = found
         if given:
-            after = await change_vm(store, access.clock, found, lambda now: _checked(now, "", **given))
+            after = await change_vm(store, access.clock, found, lambda now: _change_spec(now, "", **given))
         outcome = "unchanged" if after.spec == found.spec else "configured"
         if profile is not None and await set_profile(store, access.clock, found, "" if profile == UNSET else profile):
             outcome = "configured"
-        write(f"{called(found)}: {outcome}\n")
-
-
-def _check_profile(profile: str) -> None:
-    try:
-        check_labels({PROFILE_LABEL: profile})
-    except Invalid as error:
-        raise Usage(f"{profile[:80]!r} is no name of a profile", place="--profile", remedy=error.remedy) from None
+        write(f"{display_name_of(found)}: {outcome}\n")
 
 
 @command(app, "list")
@@ -249,10 +250,10 @@ async def list_vms(access: Access, output: Output, tags: Tags = None, protected_
     async with access.open() as store:
         found = [one async for one in list_all(store, VirtualMachine, selector=chosen)]
         life = await read_liveness(store, access)
-    documents = [_facts(vm, life) for vm in sorted(found, key=lambda vm: (called(vm), vm.name))]
+    documents = [_vm_facts(vm, life) for vm in sorted(found, key=lambda vm: (display_name_of(vm), vm.name))]
     columns = ("name", "state", "host", "migrated", "limit", "selector", *(("tags", "id") if output.wide else ()))
-    rows = [[_cell(column, document[column]) for column in columns] for document in documents]
-    output.show(documents, lambda: [table([column.capitalize() for column in columns], rows)])
+    rows = [[_format_cell(column, document[column]) for column in columns] for document in documents]
+    output.show(documents, lambda: [make_table([column.capitalize() for column in columns], rows)])
 
 
 @command(app)
@@ -267,16 +268,16 @@ async def info(access: Access, output: Output, vm: OneVm) -> None:
     async with access.open() as store:
         found = await find_vm(store, vm)
         life = await read_liveness(store, access)
-    facts, runs = _facts(found, life), running_entry(found)
+    facts, runs = _vm_facts(found, life), running_entry(found)
     shown = {**facts, "vnc": runs.vnc.address if runs is not None and runs.vnc is not None else ""}
-    rows = [(_TITLES.get(key, key.capitalize()), _cell(key, one)) for key, one in shown.items()]
-    output.show(facts, lambda: [table(("", ""), rows)])
+    rows = [(_TITLES.get(key, key.capitalize()), _format_cell(key, one)) for key, one in shown.items()]
+    output.show(facts, lambda: [make_table(("", ""), rows)])
 
 
-def _cell(key: str, value: Any) -> Any:
+def _format_cell(key: str, value: Any) -> Any:
     """As people see it: a state has the colour that its kind of state has, where the output has colours."""
     if key == "state":
-        return coloured(value, STATE_COLOURS.get(value.partition(":")[0].partition(" ")[0], "blue"))
+        return colour_word(value, STATE_COLOURS.get(value.partition(":")[0].partition(" ")[0], "blue"))
     return ", ".join(value) if isinstance(value, list | dict) else value
 
 
@@ -295,12 +296,13 @@ _TITLES: Final = {
 }
 
 
-def _facts(vm: VirtualMachine, life: ClusterLiveness) -> dict[str, Any]:
+def _vm_facts(vm: VirtualMachine, life: ClusterLiveness) -> dict[str, Any]:
     """What is shown of a VM; what is not set is shown as it acts."""
-    spec, status, home, runs, now = vm.spec, vm.status, away_from(vm), running_entry(vm), life.vm(vm)
+    spec, status, home, runs = vm.spec, vm.status, find_home_elsewhere(vm), running_entry(vm)
+    now = life.liveness_of_vm(vm)
     vnc = runs.vnc if runs is not None else None
     return {
-        "name": called(vm),
+        "name": display_name_of(vm),
         "id": vm.name,
         "state": f"{DELETING}, {now.text}" if vm.deleting else now.text,
         "wanted": shown_state(vm),
@@ -352,18 +354,18 @@ async def stop(
 async def _ask_to_cut_power(access: Access, vm: str, yes: bool) -> None:
     async with access.open(write=True) as store:
         found = await find_vm(store, vm)
-        ask(f"Cut the power of {called(found)} ({found.name})? What its guest has not written is lost.", yes)
+        ask(f"Cut the power of {display_name_of(found)} ({found.name})? What its guest has not written is lost.", yes)
 
 
 @command(app)
 async def shutdown(access: WriteAccess, vm: OneVm, wait: Wait = False) -> ExitCode | None:
-    """Have the guest of a VM shut down; it is stopped where it does not in time."""
+    """Shut the guest of a VM down; it is stopped if it does not shut down in time."""
     return await _ask(access, vm, "shutdown", wait)
 
 
 @command(app)
 async def restart(access: WriteAccess, vm: OneVm, wait: Wait = False) -> ExitCode | None:
-    """Have the guest of a VM shut down, and start it again."""
+    """Shut the guest of a VM down, and start it again."""
     return await _ask(access, vm, "restart", wait)
 
 
@@ -375,7 +377,7 @@ async def disable(
     wait: Wait = False,
     yes: Yes = False,
 ) -> ExitCode | None:
-    """Shut a VM down, or with --force stop it, and keep it so until somebody starts it."""
+    """Shut a VM down, or with --force stop it, until a user starts it."""
     if force:
         await _ask_to_cut_power(access, vm, yes)
     return await _ask(access, vm, "disable", wait, force=force)
@@ -394,7 +396,7 @@ async def migrate(
     access: WriteAccess,
     vm: OneVm,
     to: ToHost = "",
-    force: Annotated[bool, typer.Option("--force", help="Also where it is away from home already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also if it is away from home already.")] = False,
     force_live: ForceLive = False,
     wait: Wait = False,
 ) -> ExitCode | None:
@@ -423,7 +425,7 @@ async def flush_locks(
     wait: Wait = False,
     yes: Yes = False,
 ) -> ExitCode | None:
-    """Have the locks on the disks of a stopped VM removed, except those of a host that may be using them."""
+    """Remove the locks on the disks of a stopped VM, except those of a host that may be using them."""
     if force:
         ask(f"Cut off every client that has a disk of {vm} locked? If one still writes, the disk is corrupted.", yes)
     return await _ask(access, vm, "flush-locks", wait, force=force)
@@ -466,11 +468,14 @@ async def detach(
 ) -> None:
     """Take a disk or interface away from a VM while it runs, and from then on; waits for its host's answer.
 
-    It asks before. What is on a disk stays; what the guest has not written to it yet is lost.
+    It asks before. The disk keeps its data; data that the guest has not written yet is lost.
     """
     async with access.open(write=True) as store:
         found = await find_vm(store, vm)
-        ask(f"Take {device} away from {called(found)} ({found.name})? What its guest has open there fails.", yes)
+        ask(
+            f"Take {device} away from {display_name_of(found)} ({found.name})? What its guest has open there fails.",
+            yes,
+        )
         write(f"{await detach_device(store, access.clock, SystemIds(), found, device, _say, force=force)}\n")
 
 
@@ -508,5 +513,5 @@ async def undefine(access: WriteAccess, vm: OneVm, yes: Yes = False) -> None:
     """Stop a VM, wait until it is, and delete it. Its disks stay."""
     async with access.open(write=True) as store:
         found = await find_vm(store, vm)
-        ask(f"Stop and delete {called(found)} ({found.name})? Its disks stay.", yes)
+        ask(f"Stop and delete {display_name_of(found)} ({found.name})? Its disks stay.", yes)
         write(f"{await undefine_vm(store, access.clock, SystemIds(), found, _say)}\n")

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from outlive.store.naming import ObjectNames
+from outlive.store import ObjectNames
 
 if TYPE_CHECKING:
-    from outlive.placement.vms import VmView
+    from outlive.placement import VmView
 
 ID_COLUMN: Final = "ID"
 _UUID: Final = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
@@ -25,31 +25,31 @@ class VmColumns(NamedTuple):
     names: Mapping[str, str] = {}
     """Id → display name, of those that have one."""
 
-    def titles(self, title: str = "VM") -> tuple[str, ...]:
+    def column_titles(self, title: str = "VM") -> tuple[str, ...]:
         """One or two titles."""
         return (title, ID_COLUMN) if self.names else (title,)
 
-    def cells(self, vm: str) -> tuple[str, ...]:
+    def name_cells(self, vm: str) -> tuple[str, ...]:
         """As many cells as there are titles; empty ones for no VM."""
-        return (self.text(vm), vm) if self.names else (vm,)
+        return (self.display_name(vm), vm) if self.names else (vm,)
 
-    def text(self, vm: str) -> str:
+    def display_name(self, vm: str) -> str:
         """The display name, else the id."""
         return self.names.get(vm) or vm
 
-    def sentence(self, text: str, about: str = "") -> str:
+    def replace_ids(self, text: str, about: str = "") -> str:
         """The text with names for ids. ``about``: the VM whose id stands beside the text, and not in it again.
 
         In a command that the text names, another VM keeps its id alone, so that the command can be typed.
         """
 
-        def named(word: re.Match[str]) -> str:
+        def replace_word(word: re.Match[str]) -> str:
             vm = word[0]
             if vm not in self.names or (vm != about and _IN_COMMAND.search(text, 0, word.start())):
                 return vm
             return self.names[vm] if vm == about else f"{self.names[vm]} ({vm})"
 
-        return _WORD.sub(named, text) if self.names else text
+        return _WORD.sub(replace_word, text) if self.names else text
 
 
 def vm_columns(vms: Iterable[VmView]) -> VmColumns:

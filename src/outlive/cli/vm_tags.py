@@ -6,19 +6,17 @@ from typing import Annotated
 
 import typer
 
-from outlive.base.errors import Usage
+from outlive.base import Usage
 from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import OneVm
-from outlive.cli.commands import command, group
-from outlive.cli.output import Output, table, write
-from outlive.cli.values import words
-from outlive.node.vm.operator import PROTECTED, called, tag_labels, tag_vm, tags_of, untag_vm
+from outlive.cli.commands import command, make_group
+from outlive.cli.output import Output, make_table, write
+from outlive.cli.values import split_words
+from outlive.node.vm import PROTECTED, display_name_of, tag_labels, tag_vm, tags_of, untag_vm
 from outlive.resources import VirtualMachine
-from outlive.store import Selector
-from outlive.store.naming import find_vm
-from outlive.store.selectors import Term
+from outlive.store import Selector, Term, find_vm
 
-tag = group("Tags of VMs, by which outlive vm list --tag finds them.")
+tag = make_group("Tags of VMs, by which outlive vm list --tag finds them.")
 
 Tags = Annotated[list[str] | None, typer.Option("--tag", "-g", metavar="TAG,…", help="Tags of the VM.")]
 ProtectedTags = Annotated[
@@ -30,12 +28,12 @@ TagNames = Annotated[list[str], typer.Argument(metavar="TAG…", help="Names of 
 
 def labels_of(user: list[str] | None, protected: list[str] | None) -> dict[str, str]:
     """The labels that the options for tags mean; each is protected that any says is. ``Usage``: no tag named."""
-    plain = {} if user is None else tag_labels(_names("--tag", user), protected=False)
-    return plain | ({} if protected is None else tag_labels(_names("--protected-tag", protected), protected=True))
+    plain = {} if user is None else tag_labels(_parse_names("--tag", user), protected=False)
+    return plain | ({} if protected is None else tag_labels(_parse_names("--protected-tag", protected), protected=True))
 
 
-def _names(place: str, texts: list[str]) -> list[str]:
-    names = words(*texts)
+def _parse_names(place: str, texts: list[str]) -> list[str]:
+    names = split_words(*texts)
     if not names:
         raise Usage(
             f"{','.join(texts)[:80]!r} names no tag", place=place, remedy="write names with commas between them"
@@ -59,8 +57,8 @@ async def add_tags(
     names: TagNames,
     protected: Annotated[bool, typer.Option("--protected", help="Only --force removes them.")] = False,
 ) -> None:
-    """Tag a VM; what it has already stays."""
-    labels = tag_labels(_names("TAG", names), protected=protected)
+    """Tag a VM; its other tags stay."""
+    labels = tag_labels(_parse_names("TAG", names), protected=protected)
     async with access.open(write=True) as store:
         write(_tagged_line(await tag_vm(store, access.clock, await find_vm(store, vm), labels)))
 
@@ -72,15 +70,15 @@ async def remove_tags(
     names: TagNames,
     force: Annotated[bool, typer.Option("--force", help="Protected ones as well.")] = False,
 ) -> None:
-    """Take tags off a VM; none where one of them is protected, or is not there."""
-    removed = _names("TAG", names)
+    """Remove tags from a VM; none if one of them is protected or missing."""
+    removed = _parse_names("TAG", names)
     async with access.open(write=True) as store:
         found = await find_vm(store, vm)
         write(_tagged_line(await untag_vm(store, access.clock, found, removed, force=force)))
 
 
 def _tagged_line(vm: VirtualMachine) -> str:
-    return f"{called(vm)}: {', '.join(tags_of(vm)) or 'no tags'}\n"
+    return f"{display_name_of(vm)}: {', '.join(tags_of(vm)) or 'no tags'}\n"
 
 
 @command(tag, "list")
@@ -88,4 +86,4 @@ async def list_tags(access: Access, output: Output, vm: OneVm) -> None:
     """Tags of a VM, and which are protected."""
     async with access.open() as store:
         tags = tags_of(await find_vm(store, vm))
-    output.show(tags, lambda: [table(("Tag", "Kind"), tags.items())])
+    output.show(tags, lambda: [make_table(("Tag", "Kind"), tags.items())])

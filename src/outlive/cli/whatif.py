@@ -8,26 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.base.errors import ExitCode, NotFound, Usage
-from outlive.base.phrases import count_of
+from outlive.base import ExitCode, NotFound, Usage, count_of
 from outlive.cli.access import Access
 from outlive.cli.arguments import Hosts, host_names
-from outlive.cli.commands import command, group
-from outlive.cli.output import Output, cut_table, progress, table
-from outlive.cli.snapshot import Config, Slots, look
-from outlive.cli.values import amounts, flavor_named, gib_text, name_and_value, pattern_and_count, unknown_flavor
+from outlive.cli.commands import command, make_group
+from outlive.cli.output import Output, cut_table, make_table, show_progress
+from outlive.cli.snapshot import Config, Slots, take_snapshot
+from outlive.cli.values import flavor_named, gib_text, name_and_value, parse_amounts, pattern_and_count, unknown_flavor
 from outlive.cli.vm_names import VmColumns, vm_columns
 
 if TYPE_CHECKING:
-    from outlive.failover.analysis.coverage import Numbers
-    from outlive.failover.analysis.drain.steps import Step
-    from outlive.failover.analysis.whatif.altered import Altered
-    from outlive.failover.analysis.whatif.answers import Answer, Tolerated
-    from outlive.placement.vms import VmView
+    from outlive.failover.analysis.drain import Step
+    from outlive.failover.analysis.whatif import Altered, WhatIfAnswer
+    from outlive.placement import VmView
     from outlive.resources import Amounts, Hypervisor
     from outlive.store import Store
 
-app = group("What would happen if hosts or VMs came or went, or more slots were asked for. Nothing is written.")
+app = make_group("What would happen if hosts or VMs came or went, or more slots were asked for. Nothing is written.")
 
 SHOWN = 20
 """Lines of each list; the wide form and JSON have all."""
@@ -44,12 +41,12 @@ async def drain(
     hosts: Hosts,
     keep: Annotated[
         int | None,
-        typer.Option("--keep", metavar="J", min=0, max=16, help="Failures tolerated throughout; else what is now."),
+        typer.Option("--keep", metavar="J", min=0, max=16, help="Failures to tolerate throughout; else as now."),
     ] = None,
     k: Slots = None,
     config: Config = None,
 ) -> ExitCode | None:
-    """In what order hosts can be emptied, every VM tolerating failures; exit code 1 if in none, 8 if none was found."""
+    """Find an order to empty hosts while VMs tolerate failures; exit code 1 if there is none, 8 if none was found."""
     from outlive.failover.analysis.whatif import questions as whatif
 
     return await _answer(access, output, config, k, lambda now, store: whatif.drain(now, host_names(hosts), keep=keep))
@@ -59,7 +56,7 @@ async def drain(
 async def remove_host(
     access: Access, output: Output, hosts: Hosts, k: Slots = None, config: Config = None
 ) -> ExitCode | None:
-    """Who has a place, and who is covered, once these hosts are gone; exit code 1 if not everybody."""
+    """Check where VMs go, and which are covered, without these hosts; exit code 1 if not all are."""
     from outlive.failover.analysis.whatif import questions as whatif
 
     return await _answer(access, output, config, k, lambda now, store: whatif.remove_hosts(now, host_names(hosts)))
@@ -81,13 +78,17 @@ async def add_host(
     k: Slots = None,
     config: Config = None,
 ) -> ExitCode | None:
-    """What would be covered with further hosts, once it is planned; exit code 1 if not everybody."""
+    """Check what further hosts would cover, once planned; exit code 1 if not all VMs."""
     from outlive.failover.analysis.whatif import questions as whatif
+    from outlive.resources import DOMAIN_LABEL_PREFIX, ZONE_LABEL
 
-    size = amounts(cpu, memory)
-    labels = _labels(zone, domain or [])
+    size = parse_amounts(cpu, memory)
+    labels = {ZONE_LABEL: zone} if zone else {}
+    for text in domain or ():
+        name, value = name_and_value(text, "--domain", "write rack=r9")
+        labels[DOMAIN_LABEL_PREFIX + name] = value
 
-    async def ask(now: Altered, store: Store) -> Answer:
+    async def ask(now: Altered, store: Store) -> WhatIfAnswer:
         return await whatif.add_hosts(now, _new_hosts(now, like, count, size, labels, trait or []))
 
     return await _answer(access, output, config, k, ask)
@@ -99,7 +100,7 @@ async def add_vms(
     output: Output,
     flavor: Annotated[str, typer.Option("--flavor", help="VMs of this flavor.")] = "",
     count: Annotated[int | None, typer.Option("--count", min=1, max=COUNT_LIMIT, help="How many; else one.")] = None,
-    most: Annotated[bool, typer.Option("--most", help="As many as leave everybody covered.")] = False,
+    most: Annotated[bool, typer.Option("--most", help="As many as leave all VMs covered.")] = False,
     cpu: Annotated[str, typer.Option("--cpu", help="Cores of each, such as 4 or 500m.")] = "",
     memory: Annotated[str, typer.Option("--memory", help="Memory of each, such as 16Gi.")] = "",
     zone: Annotated[str, typer.Option("--zone", help="In this zone.")] = "",
@@ -107,14 +108,14 @@ async def add_vms(
     k: Slots = None,
     config: Config = None,
 ) -> ExitCode | None:
-    """Whether further VMs find a place and everybody is covered then; exit code 1 if not, 8 if a limit ended --most."""
+    """Check whether further VMs fit and all are covered; exit code 1 if not, 8 if a limit ended --most."""
     from outlive.failover.analysis.whatif import questions as whatif
 
     if most and count is not None:
         raise Usage("--most and --count at once", remedy="give one of them")
-    size = amounts(cpu, memory)
+    size = parse_amounts(cpu, memory)
 
-    async def ask(now: Altered, store: Store) -> Answer:
+    async def ask(now: Altered, store: Store) -> WhatIfAnswer:
         like = await vm_like(now.vms.values(), store, flavor, size, zone=zone, project=project)
         return await (whatif.most_vms(now, like) if most else whatif.add_vms(now, like, count or 1))
 
@@ -128,7 +129,7 @@ async def require(
     patterns: Annotated[str, typer.Argument(metavar="PATTERN=N", help="Flavors, and the slots that they need.")],
     config: Config = None,
 ) -> ExitCode | None:
-    """Whether everybody is covered if these flavors need so many slots; exit code 1 if not."""
+    """Check whether all VMs are covered if these flavors need N slots; exit code 1 if not."""
     from outlive.failover.analysis.whatif import questions as whatif
 
     pattern, count = pattern_and_count(patterns, "PATTERN=N")
@@ -140,15 +141,15 @@ async def _answer(
     output: Output,
     config: Path | None,
     k: int | None,
-    ask: Callable[[Altered, Store], Awaitable[Answer]],
+    ask: Callable[[Altered, Store], Awaitable[WhatIfAnswer]],
 ) -> ExitCode | None:
     """Ask about the cluster as it is and print the answer."""
-    from outlive.failover.analysis.whatif.altered import as_it_is
+    from outlive.failover.analysis.whatif import from_snapshot
 
     async with access.open() as store:
-        gathered = await look(access, store, config, k)
-        now = await as_it_is(store, gathered, k=k)
-        with progress("planning"):
+        gathered = await take_snapshot(access, store, config, k)
+        now = await from_snapshot(store, gathered, k=k)
+        with show_progress("planning"):
             answer = await ask(now, store)
     output.show(answer, lambda: answer_lines(answer, vm_columns(gathered.vms), wide=output.wide))
     if answer.limit and (answer.most is not None or not answer.proven):
@@ -159,26 +160,16 @@ async def _answer(
 # What the options say.
 
 
-def _labels(zone: str, domains: list[str]) -> dict[str, str]:
-    from outlive.resources import DOMAIN_LABEL_PREFIX, ZONE_LABEL
-
-    labels = {ZONE_LABEL: zone} if zone else {}
-    for text in domains:
-        name, value = name_and_value(text, "--domain", "write rack=r9")
-        labels[DOMAIN_LABEL_PREFIX + name] = value
-    return labels
-
-
 def _new_hosts(
     now: Altered, like: str, count: int, size: Amounts, labels: dict[str, str], traits: list[str]
 ) -> list[Hypervisor]:
-    from outlive.failover.analysis.whatif.altered import empty_copies, plain_host, resized
+    from outlive.failover.analysis.whatif import empty_copies, plain_host, resize_host
 
     if like:
         pattern = now.hosts.get(like)
         if pattern is None:
             raise NotFound(f"there is no host {like!r}", place="--like", remedy="see outlive get hypervisors")
-        pattern = resized(pattern, size) if size else pattern
+        pattern = resize_host(pattern, size) if size else pattern
     elif size.cpu_milli > 0 and size.memory_bytes > 0:
         pattern = plain_host(size)
     else:
@@ -191,7 +182,7 @@ async def vm_like(
     vms: Iterable[VmView], store: Store, flavor: str, size: Amounts, *, zone: str, project: str
 ) -> VmView:
     """A VM of the flavor, which is known by its object or from one of these VMs, or of that size."""
-    from outlive.placement.vms import VmView
+    from outlive.placement import VmView
     from outlive.resources import CPU, MEMORY, Amounts
 
     known: dict[str, int] = {}
@@ -223,15 +214,35 @@ async def vm_like(
 # How an answer reads to people.
 
 
-def answer_lines(answer: Answer, named: VmColumns, *, wide: bool = False) -> list[Any]:
+def answer_lines(answer: WhatIfAnswer, named: VmColumns, *, wide: bool = False) -> list[Any]:
     """The verdict, the numbers before and after, then what moves and what stands in the way."""
-    numbers = ["", _numbers(answer)]
-    return [_verdict(answer), *_changes(answer), *numbers, *_short(answer), *_lists(answer, named, wide=wide)]
+    changes = []
+    if answer.order:
+        opened = sum(_describe_step(step)[0] == "open" for step in answer.order)
+        changes = [
+            f"{count_of(len(answer.moves), 'VM')} to move, {count_of(len(answer.closed), 'slot')} to close, "
+            f"{opened} to open; {count_of(len(answer.displaced), 'time')} a VM leaves a slot"
+        ]
+    return [
+        _verdict_line(answer),
+        *changes,
+        "",
+        _number_table(answer),
+        *_shortage_lines(answer),
+        *_list_tables(answer, named, wide=wide),
+    ]
 
 
-def _verdict(answer: Answer) -> str:
+def _verdict_line(answer: WhatIfAnswer) -> str:
     if answer.question.startswith("drain"):
-        return _drain_verdict(answer)
+        now = "what it tolerates now"
+        kept = now if answer.keep is None else f"{count_of(answer.keep, 'failure')}, or {now} if that is less"
+        word = "no: there is no order of steps that does it"
+        if answer.possible:
+            word = f"yes, in {len(answer.order)} steps; after each of them every VM tolerates {kept}"
+        elif not answer.proven:
+            word = f"no order was found, which does not show that there is none; the limit is {answer.limit}"
+        return f"{answer.question}: {word}"
     if answer.most is not None:
         least = "at least " if answer.limit else ""
         return f"{answer.question}: {least}{answer.most} VMs, and everybody is covered"
@@ -246,56 +257,25 @@ def _verdict(answer: Answer) -> str:
     return f"{answer.question}: {word}" + (f"; {', '.join(left)}" if left else "")
 
 
-def _drain_verdict(answer: Answer) -> str:
-    if answer.possible:
-        now = "what it tolerates now"
-        kept = now if answer.keep is None else f"{count_of(answer.keep, 'failure')}, or {now} if that is less"
-        return f"{answer.question}: yes, in {len(answer.order)} steps; after each of them every VM tolerates {kept}"
-    word = "no: there is no order of steps that does it"
-    if not answer.proven:
-        word = f"no order was found, which does not show that there is none; the limit is {answer.limit}"
-    return f"{answer.question}: {word}"
-
-
-def _changes(answer: Answer) -> list[str]:
-    """How much emptying hosts changes."""
-    if not answer.order:
-        return []
-    opened = sum(_step(step)[0] == "open" for step in answer.order)
-    return [
-        f"{count_of(len(answer.moves), 'VM')} to move, {count_of(len(answer.closed), 'slot')} to close, "
-        f"{opened} to open; {count_of(len(answer.displaced), 'time')} a VM leaves a slot"
-    ]
-
-
-def _numbers(answer: Answer) -> Any:
+def _number_table(answer: WhatIfAnswer) -> Any:
     sides = [
         ("now", answer.coverage.before, answer.tolerance.before),
         ("planned as it is", answer.coverage.planned, answer.tolerance.planned),
         ("then", answer.coverage.after, answer.tolerance.after),
     ]
-    shown = [(name, numbers, level) for name, numbers, level in sides if numbers is not None and level is not None]
-    rows = [(name, *_row(numbers, level)) for name, numbers, level in shown]
+    rows = []
+    for name, numbers, level in sides:
+        if numbers is None or level is None:
+            continue
+        cores, gib = numbers.reserved.cpu_milli / 1000, numbers.reserved.memory_bytes / 2**30
+        counts = (numbers.vms, numbers.required, numbers.covered, numbers.slots, numbers.bound.slots)
+        zones = ", ".join(f"{zone or '-'} {tolerated}" for zone, tolerated in level.zones.items())
+        rows.append((name, *counts, f"{cores:,.0f} cores, {gib_text(gib)} GiB", level.fleet, zones))
     columns = ("", "VMs", "Need slots", "Covered", "Slots", "At least", "Reserved", "Tolerance", "By zone")
-    return table(columns, rows, numbers=columns[1:6])
+    return make_table(columns, rows, numbers=columns[1:6])
 
 
-def _row(numbers: Numbers, level: Tolerated) -> tuple[Any, ...]:
-    cores, gib = numbers.reserved.cpu_milli / 1000, numbers.reserved.memory_bytes / 2**30
-    zones = ", ".join(f"{zone or '-'} {tolerated}" for zone, tolerated in level.zones.items())
-    return (
-        numbers.vms,
-        numbers.required,
-        numbers.covered,
-        numbers.slots,
-        numbers.bound.slots,
-        f"{cores:,.0f} cores, {gib_text(gib)} GiB",
-        level.fleet,
-        zones,
-    )
-
-
-def _short(answer: Answer) -> list[str]:
+def _shortage_lines(answer: WhatIfAnswer) -> list[str]:
     if answer.possible:
         return []
     found = [""]
@@ -312,20 +292,20 @@ def _short(answer: Answer) -> list[str]:
     return found if len(found) > 1 else []
 
 
-def _lists(answer: Answer, named: VmColumns, *, wide: bool) -> list[Any]:
+def _list_tables(answer: WhatIfAnswer, named: VmColumns, *, wide: bool) -> list[Any]:
     taken = any(one.slot for one in answer.moves)
-    vm = named.titles()
+    vm = named.column_titles()
     moves = (*vm, "From", "To", *(("Its slot",) if taken else ()))
     lists: tuple[tuple[str, tuple[str, ...], list[tuple[Any, ...]]], ...] = (
         (
             "Where VMs come to",
             moves,
-            [(*named.cells(one.vm), one.source, one.host, one.slot)[: len(moves)] for one in answer.moves],
+            [(*named.name_cells(one.vm), one.source, one.host, one.slot)[: len(moves)] for one in answer.moves],
         ),
         (
             "VMs without a host",
             (*vm, "Why"),
-            [(*named.cells(one.vm), named.sentence(one.reason, one.vm)) for one in answer.unplaced],
+            [(*named.name_cells(one.vm), named.replace_ids(one.reason, one.vm)) for one in answer.unplaced],
         ),
         (
             "The steps, one after the other",
@@ -336,19 +316,25 @@ def _lists(answer: Answer, named: VmColumns, *, wide: bool) -> list[Any]:
             "What stands in the way",
             ("Reason", *vm, "Slot", "Why"),
             [
-                (one.reason, *named.cells(one.vm), one.slot, named.sentence(one.detail, one.vm))
+                (one.reason, *named.name_cells(one.vm), one.slot, named.replace_ids(one.detail, one.vm))
                 for one in answer.obstacles
             ],
         ),
         (
             "VMs that tolerate less already, and keep that",
             (*vm, "Tolerates"),
-            [(*named.cells(one), count) for one, count in sorted(answer.weaker.items(), key=lambda item: item[::-1])],
+            [
+                (*named.name_cells(one), count)
+                for one, count in sorted(answer.weaker.items(), key=lambda item: item[::-1])
+            ],
         ),
         (
             "Not covered then",
             (*vm, "Reason", "Remedy"),
-            [(*named.cells(one.vm), one.reason, named.sentence(one.remedy, one.vm)) for one in answer.uncovered],
+            [
+                (*named.name_cells(one.vm), one.reason, named.replace_ids(one.remedy, one.vm))
+                for one in answer.uncovered
+            ],
         ),
     )
     most = None if wide else SHOWN
@@ -360,14 +346,14 @@ def _lists(answer: Answer, named: VmColumns, *, wide: bool) -> list[Any]:
 
 
 def _step_cells(step: Step, named: VmColumns) -> tuple[str, ...]:
-    done, vm, what = _step(step)
-    return done, *named.cells(vm), what
+    done, vm, what = _describe_step(step)
+    return done, *named.name_cells(vm), what
 
 
-def _step(step: Step) -> tuple[str, str, str]:
+def _describe_step(step: Step) -> tuple[str, str, str]:
     """A step in words: what is done, with which VM, and where."""
-    from outlive.failover.analysis.drain.steps import Close
-    from outlive.failover.planner.actions import Join, Leave, Open
+    from outlive.failover.analysis.drain import Close
+    from outlive.failover.planner import Join, Leave, Open
 
     match step:
         case Join():

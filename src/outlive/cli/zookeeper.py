@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from outlive.base.errors import Usage
-from outlive.cli.commands import command, group
+from outlive.base import Usage
+from outlive.cli.commands import command, make_group
 from outlive.cli.controller import ZooKeeperFile, zookeeper_store
 from outlive.cli.output import write
 
-app = group("ZooKeeper as the store.")
+app = make_group("ZooKeeper as the store.")
 
 
 @command(app)
@@ -21,9 +21,9 @@ async def init(
         str, typer.Option("--coordinators", metavar="FILE", help="The access file of coordinators: another user.")
     ] = "",
 ) -> None:
-    """Make the chroot and what lies below it, as the user of controllers; what is there stays, but for ACLs.
+    """Make the chroot and the nodes below it, as the user of controllers; existing nodes only get new ACLs.
 
-    With --coordinators the users of both files are given what is theirs; without it anybody may do anything.
+    With --coordinators the users of both files get their permissions; without it any client may do anything.
     """
     from outlive.store.zookeeper import read_access
 

@@ -1,6 +1,6 @@
 """Whether there is what a commitment asks for: all its slots, or enough cores.
 
-The rules are in docs/reference/commitments.md#slots and #cores.
+The rules are in docs/design/commitment-rules.md#slots and #cores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from outlive.resources import (
     CommittedResource,
     FlavorGroupCapacity,
     Reservation,
-    condition,
+    find_condition,
 )
 
 CORES: Final = "cores"
@@ -58,7 +58,7 @@ def evaluate(commitment: Commitment, slots: Sequence[Reservation], expected: int
     ready, failed = 0, []
     for slot in sorted(slots, key=slot_order):
         seen = slot.status.committed_resource_reservation
-        found = condition(slot.status.conditions, READY)
+        found = find_condition(slot.status.conditions, READY)
         if seen is None or seen.observed_parent_generation != commitment.generation or found is None:
             continue
         if found.status == "True":
@@ -101,7 +101,7 @@ class Headroom(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     """Why it is not accepted."""
 
 
-def headroom(
+def check_headroom(
     commitment: Commitment,
     capacity: FlavorGroupCapacity | None,
     others: Iterable[CommittedResource],
@@ -116,25 +116,14 @@ def headroom(
     its VMs and its free slots of the group in the zone have, which are not among the free ones: what a project holds
     serves its own commitments of cores, so nobody is refused what he uses already.
     """
-    found = condition(capacity.status.conditions, READY) if capacity is not None else None
+    found = find_condition(capacity.status.conditions, READY) if capacity is not None else None
     if capacity is None or found is None or found.status != "True":
         return Headroom(outcome=HeadroomOutcome.WAITING, message=WAITING_FOR_CAPACITY)
     free = capacity.status.exclusively_free_capacity.get(CORES)
     if free is None:
         return Headroom(outcome=HeadroomOutcome.WAITING, message=WAITING_FOR_CORES)
     has = held or {}
-    committed = _committed_cores(commitment, others, now)
-    own = has.get(commitment.project, 0) - committed.pop(commitment.project, 0)
-    available = free + own - sum(max(0, cores - has.get(project, 0)) for project, cores in committed.items())
-    if available < commitment.cores:
-        text = f"insufficient CPU cores: {available} available, {commitment.cores} requested"
-        return Headroom(outcome=HeadroomOutcome.REFUSED, available=available, message=text)
-    return Headroom(outcome=HeadroomOutcome.ACCEPTED, available=available)
-
-
-def _committed_cores(commitment: Commitment, others: Iterable[CommittedResource], now: float) -> dict[str, int]:
-    """Project → cores that others were accepted for, in the group and the zone of the commitment."""
-    found: dict[str, int] = {}
+    committed: dict[str, int] = {}  # project → cores that others were accepted for, in this group and zone
     for other in others:
         spec, accepted = other.spec, other.status.accepted_spec
         if (
@@ -144,5 +133,10 @@ def _committed_cores(commitment: Commitment, others: Iterable[CommittedResource]
             == ("cores", commitment.group, commitment.zone)
             and is_active(spec, now)
         ):
-            found[spec.project_id] = found.get(spec.project_id, 0) + accepted.total
-    return found
+            committed[spec.project_id] = committed.get(spec.project_id, 0) + accepted.total
+    own = has.get(commitment.project, 0) - committed.pop(commitment.project, 0)
+    available = free + own - sum(max(0, cores - has.get(project, 0)) for project, cores in committed.items())
+    if available < commitment.cores:
+        text = f"insufficient CPU cores: {available} available, {commitment.cores} requested"
+        return Headroom(outcome=HeadroomOutcome.REFUSED, available=available, message=text)
+    return Headroom(outcome=HeadroomOutcome.ACCEPTED, available=available)

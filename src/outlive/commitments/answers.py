@@ -1,7 +1,7 @@
 """Answers to requests that the caller named, so that one that is sent again is answered as before and not done again.
 
-What a batch did is in the store with the name of its request, and whoever begins to lead reads it there. What did
-nothing is remembered by the process that decided it: the next one that leads decides it anew. The rules are in
+What a batch did is in the store with the name of its request, and a process that begins to lead reads it there. What
+did nothing is remembered by the process that decided it: the next one that leads decides it anew. The rules are in
 docs/reference/commitments.md#repeated.
 """
 
@@ -14,9 +14,8 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import Conflict
-from outlive.commitments.decision import Refusal
+from outlive.base import Clock, Conflict
+from outlive.commitments.decision import BatchRefusal
 from outlive.resources import CommitmentChange
 
 REMEMBERED: Final = 1_000
@@ -30,7 +29,7 @@ REMEMBERED_S: Final = 3_600.0
 class Answered(msgspec.Struct, frozen=True):
     """An answer that was given: ``None``, the batch was accepted."""
 
-    refusal: Refusal | None = None
+    refusal: BatchRefusal | None = None
 
 
 def digest_of(asked: object) -> str:
@@ -66,7 +65,7 @@ class Answers:
         if change.phase != "withdrawn":  # the request may have been accepted when it was sent again
             self._written.pop(change.request_id, None)
 
-    def keep(self, request_id: str, digest: str, refusal: Refusal | None) -> None:
+    def keep(self, request_id: str, digest: str, refusal: BatchRefusal | None) -> None:
         """Remember the answer to a batch that did nothing, and forget the oldest ones beyond the limits."""
         self._drop(request_id)
         self._remembered[request_id] = (self._clock.monotonic() + REMEMBERED_S, digest, Answered(refusal))

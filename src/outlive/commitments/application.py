@@ -13,22 +13,21 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Conflict, NotFound, OutliveError, Unavailable
-from outlive.commitments.handover import handed
+from outlive.base import Clock, Conflict, NotFound, OutliveError, Unavailable, as_datetime
+from outlive.commitments.handover import hand_over_slot
 from outlive.commitments.names import commitment_name
-from outlive.commitments.placer import SlotPlacer, placed, status_of
-from outlive.commitments.slots import NewSlot, synchronised
+from outlive.commitments.placer import SlotPlacer, build_placed, status_of
+from outlive.commitments.slots import NewSlot, synchronise_slot
 from outlive.commitments.state import (
     ACCEPTED_TEXT,
     Commitment,
     ReadyReason,
     from_spec,
-    summary,
-    with_ready,
+    set_ready,
+    summarise,
 )
 from outlive.commitments.view import CommitmentView
-from outlive.placement.pending import Change
+from outlive.placement import Change
 from outlive.resources import (
     REQUEST_ID_ANNOTATION,
     CommitmentStep,
@@ -40,10 +39,8 @@ from outlive.resources import (
     Reservation,
     SlotChange,
 )
-from outlive.runtime.informer import Informer
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import Store
-from outlive.store.access import Half, answered, compare_and_swap, read
+from outlive.runtime import Informer, OrderedTaskGroup
+from outlive.store import Half, Store, compare_and_swap, read, require_answer
 
 WRITERS: Final = 64
 """Commitments that are written at the same time."""
@@ -93,54 +90,14 @@ class ChangeApplier:
 
     async def apply(self, steps: Iterable[CommitmentStep], *, request_id: str) -> None:
         """Write everything; an error of the store leaves the rest for another call."""
-        await in_parallel(partial(self._step, step, request_id) for step in steps)
+        await run_parallel(partial(self._step, step, request_id) for step in steps)
 
     async def _step(self, step: CommitmentStep, request_id: str) -> None:
-        if step.after is None:
-            await self._delete(CommittedResource, commitment_name(step.uuid), self._view.informers.commitments)
+        wanted, name = step.after, commitment_name(step.uuid)
+        if wanted is None:
+            await self._delete(CommittedResource, name, self._view.informers.commitments)
             await self.delete_slots(step.slots)
             return
-        written = await self._write_spec(step, request_id)
-        commitment = from_spec(step.after, written.metadata.generation)
-        await self.write_slots(step.slots, commitment, request_id)
-        if step.accepted:
-            await self._accept(written)
-
-    async def write_slots(self, changes: Iterable[SlotChange], commitment: Commitment, request_id: str) -> None:
-        """Delete slots of a commitment, then hand over and make others."""
-        changes = list(changes)
-        await self.delete_slots(change for change in changes if change.deleted)
-        there = (change for change in changes if not change.deleted)
-        await in_parallel(
-            (partial(self._write_slot, change, commitment, request_id) for change in there), limit=SLOT_WRITERS
-        )
-
-    async def show(self, names: Iterable[str]) -> None:
-        """Read these slots, and let the cache show what the store has of them."""
-        cache = self._view.informers.reservations
-        for name in names:
-            found, shown = await read(self._store, Reservation, name), cache.get(name)
-            if found is not None:
-                cache.note(found)
-            elif shown is not None:
-                cache.note_gone(shown.ref)
-
-    async def delete_slots(self, slots: Iterable[SlotChange]) -> None:
-        """Delete these slots."""
-        cache = self._view.informers.reservations
-        await in_parallel((partial(self._delete, Reservation, slot.name, cache) for slot in slots), limit=SLOT_WRITERS)
-
-    async def write_status(self, name: str, change: StatusChange) -> None:
-        """Change the status of a commitment's object."""
-        await self._swap(CommittedResource, name, change, self._view.informers.commitments, "status")
-
-    async def write_statuses(self, changes: Mapping[str, StatusChange]) -> None:
-        """Change the status of many, by the names of their objects; an error of the store leaves the rest."""
-        await in_parallel(partial(self.write_status, name, change) for name, change in changes.items())
-
-    async def _write_spec(self, step: CommitmentStep, request_id: str) -> CommittedResource:
-        wanted, name = step.after, commitment_name(step.uuid)
-        assert wanted is not None
 
         def change(found: CommittedResource | None) -> CommittedResource | None:
             if found is None:
@@ -155,14 +112,48 @@ class ChangeApplier:
 
         written = await self._swap(CommittedResource, name, change, self._view.informers.commitments, "spec")
         assert written is not None
-        return written
+        await self.write_slots(step.slots, from_spec(wanted, written.metadata.generation), request_id)
+        if step.accepted:
+            await self._accept(written)
+
+    async def write_slots(self, changes: Iterable[SlotChange], commitment: Commitment, request_id: str) -> None:
+        """Delete slots of a commitment, then hand over and make others."""
+        changes = list(changes)
+        await self.delete_slots(change for change in changes if change.deleted)
+        there = (change for change in changes if not change.deleted)
+        await run_parallel(
+            (partial(self._write_slot, change, commitment, request_id) for change in there), limit=SLOT_WRITERS
+        )
+
+    async def show(self, names: Iterable[str]) -> None:
+        """Read these slots, and let the cache show what the store has of them."""
+        cache = self._view.informers.reservations
+        for name in names:
+            found, shown = await read(self._store, Reservation, name), cache.get(name)
+            if found is not None:
+                cache.note(found)
+            elif shown is not None:
+                cache.note_deleted(shown.ref)
+
+    async def delete_slots(self, slots: Iterable[SlotChange]) -> None:
+        """Delete these slots."""
+        cache = self._view.informers.reservations
+        await run_parallel((partial(self._delete, Reservation, slot.name, cache) for slot in slots), limit=SLOT_WRITERS)
+
+    async def write_status(self, name: str, change: StatusChange) -> None:
+        """Change the status of a commitment's object."""
+        await self._swap(CommittedResource, name, change, self._view.informers.commitments, "status")
+
+    async def write_statuses(self, changes: Mapping[str, StatusChange]) -> None:
+        """Change the status of many, by the names of their objects; an error of the store leaves the rest."""
+        await run_parallel(partial(self.write_status, name, change) for name, change in changes.items())
 
     async def _write_slot(self, change: SlotChange, commitment: Commitment, request_id: str) -> None:
-        def spec(found: Reservation | None) -> Reservation | None:
-            wanted = _as_changed(found, change, commitment, self._clock.now(), request_id)
+        def change_spec(found: Reservation | None) -> Reservation | None:
+            wanted = _apply_change(found, change, commitment, self._clock.now(), request_id)
             return None if found is not None and found.spec == wanted.spec else wanted
 
-        def status(found: Reservation | None) -> Reservation | None:
+        def change_status(found: Reservation | None) -> Reservation | None:
             if found is None or not found.spec.target_host:
                 return None
             if not found.status.conditions:
@@ -172,8 +163,8 @@ class ChangeApplier:
             return replace(found, status=replace(found.status, committed_resource_reservation=seen))
 
         cache = self._view.informers.reservations
-        await self._swap(Reservation, change.name, spec, cache, "spec")
-        await self._swap(Reservation, change.name, status, cache, "status")
+        await self._swap(Reservation, change.name, change_spec, cache, "spec")
+        await self._swap(Reservation, change.name, change_status, cache, "status")
 
     async def _accept(self, written: CommittedResource) -> None:
         generation = written.metadata.generation
@@ -182,7 +173,7 @@ class ChangeApplier:
             if found is None or found.metadata.generation != generation:
                 return None
             now = self._clock.now()
-            conditions = with_ready(
+            conditions = set_ready(
                 found.status.conditions,
                 ready=True,
                 reason=ReadyReason.ACCEPTED,
@@ -196,7 +187,7 @@ class ChangeApplier:
                 found.status, accepted_spec=found.spec, accepted_at=as_datetime(now), conditions=conditions
             )
             found = replace(found, status=status)
-            return replace(found, status=replace(status, status_summary=summary(found, now)))
+            return replace(found, status=replace(status, status_summary=summarise(found, now)))
 
         name = written.metadata.name
         await self._swap(CommittedResource, name, change, self._view.informers.commitments, "status")
@@ -206,11 +197,11 @@ class ChangeApplier:
     ) -> R | None:
         """``compare_and_swap``, first against what the cache shows; the cache shows what was written."""
 
-        def checked(found: R | None) -> R | None:
+        def check_and_change(found: R | None) -> R | None:
             self._check_leads()
             return change(found)
 
-        return await swap_cached(self._store, kind, name, checked, cache, half, clock=self._clock)
+        return await swap_cached(self._store, kind, name, check_and_change, cache, half, clock=self._clock)
 
     def _check_leads(self) -> None:
         """Before each write: a process that stood still may have been followed by another one, which has gone on."""
@@ -221,19 +212,19 @@ class ChangeApplier:
         self._check_leads()
         shown = cache.get(name)
         try:
-            with answered(f"the deletion of {name}"):
+            with require_answer(f"the deletion of {name}"):
                 found = shown if shown is not None else await self._store.get(kind, name, fresh=True)
                 await self._store.delete(found.ref, uid=found.metadata.uid)
         except NotFound:
             return
-        cache.note_gone(found.ref)
+        cache.note_deleted(found.ref)
 
 
-async def in_parallel(jobs: Iterable[Job], *, limit: int = WRITERS, to_the_end: bool = False) -> None:
+async def run_parallel(jobs: Iterable[Job], *, limit: int = WRITERS, to_the_end: bool = False) -> None:
     """Do everything, so many jobs at a time; the first error ends it, or is raised after the rest (``to_the_end``)."""
     free, errors = asyncio.Semaphore(limit), list[OutliveError]()
 
-    async def one(job: Job) -> None:
+    async def run_job(job: Job) -> None:
         async with free:
             try:
                 await job()
@@ -245,7 +236,7 @@ async def in_parallel(jobs: Iterable[Job], *, limit: int = WRITERS, to_the_end: 
     try:
         async with OrderedTaskGroup() as group:
             for job in jobs:
-                group.create_task(one(job))
+                group.create_task(run_job(job))
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
     if errors:
@@ -263,16 +254,7 @@ async def swap_cached(
     clock: Clock,
 ) -> R | None:
     """``compare_and_swap`` that starts from what the cache shows, and shows there what was written."""
-    seen: list[str] = []
-
-    def noted(found: R | None) -> R | None:
-        seen.append(found.metadata.resource_version if found is not None else "")
-        return change(found)
-
-    written = await compare_and_swap(store, kind, name, noted, clock=clock, half=half, cache=cache.get)
-    if written is not None and written.metadata.resource_version != seen[-1]:
-        cache.note(written, replaced=seen[-1])
-    return written
+    return await compare_and_swap(store, kind, name, change, clock=clock, half=half, cache=cache.get, note=cache.note)
 
 
 def build_change(change: SlotChange, commitment: Commitment | None, now: float) -> Change:
@@ -282,7 +264,7 @@ def build_change(change: SlotChange, commitment: Commitment | None, now: float) 
     asked = commitment
 
     def apply(shown: Reservation | None) -> Reservation:
-        slot = _as_changed(shown, change, asked, now, "")
+        slot = _apply_change(shown, change, asked, now, "")
         if slot.spec.target_host and not slot.status.conditions:  # its status is written after its spec
             return replace(slot, status=status_of(slot, asked.generation))
         return slot
@@ -290,12 +272,12 @@ def build_change(change: SlotChange, commitment: Commitment | None, now: float) 
     return apply
 
 
-def _as_changed(
+def _apply_change(
     found: Reservation | None, change: SlotChange, commitment: Commitment, now: float, request_id: str
 ) -> Reservation:
     """The slot as the change wants it: handed to the commitment if it is there, else made."""
     if found is not None:
-        slot = synchronised(handed(found, commitment, change.memory_bytes), commitment)
+        slot = synchronise_slot(hand_over_slot(found, commitment, change.memory_bytes), commitment)
         if slot.spec.target_host or not change.host:
             return slot
         return replace(slot, spec=replace(slot.spec, target_host=change.host))
@@ -307,4 +289,4 @@ def _as_changed(
         host=change.host,
         vm=change.vm,
     )
-    return placed(new, commitment, now=now, request_id=request_id)
+    return build_placed(new, commitment, now=now, request_id=request_id)

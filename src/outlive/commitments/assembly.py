@@ -9,27 +9,24 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
+from outlive.base import Clock, Ids, OutliveError, get_logger
 from outlive.commitments.application import ChangeApplier
 from outlive.commitments.catalogue import Catalogue
 from outlive.commitments.change_log import ChangeLog
-from outlive.commitments.changes import Changes
+from outlive.commitments.changes import CommitmentChanges
 from outlive.commitments.controllers.capacity import CAPACITY, CapacityController
 from outlive.commitments.controllers.commitment import CommitmentController
-from outlive.commitments.controllers.consistency import AUDIT, ConsistencyController
+from outlive.commitments.controllers.consistency import AUDIT, ConsistencyController, RepairRuns
 from outlive.commitments.controllers.oversubscription import Departures, OversubscriptionController
 from outlive.commitments.controllers.quota import EVERYTHING, QuotaController
 from outlive.commitments.controllers.slot import SlotController
 from outlive.commitments.controllers.usage import UsageController, UsageRecorder
-from outlive.commitments.decision import Decider
+from outlive.commitments.decision import BatchDecider
 from outlive.commitments.domains import DomainNames
 from outlive.commitments.liquid_metrics import LiquidMetrics
 from outlive.commitments.open_changes import OpenChanges
 from outlive.commitments.placer import SlotPlacer
-from outlive.commitments.ports import DomainSource, Offload, inline
+from outlive.commitments.ports import DomainSource, Offload, run_inline
 from outlive.commitments.records import InformedRecords
 from outlive.commitments.service import CommitmentService
 from outlive.commitments.settings import CommitmentSettings
@@ -37,25 +34,22 @@ from outlive.commitments.survival import HostLossMetric
 from outlive.commitments.tracker import SlotTracker
 from outlive.commitments.view import CommitmentInformers, CommitmentView
 from outlive.commitments.vm_table import VmTable
-from outlive.placement.engine import Engine
-from outlive.placement.vms import VMSource, VmView
+from outlive.placement import Engine, VMSource, VmView
 from outlive.resources import Pipeline, VirtualMachine
-from outlive.runtime.controller import ControllerRun, Options, Watch
-from outlive.runtime.election import Elector
-from outlive.runtime.events import EventRecorder
-from outlive.runtime.faults import FaultRecorder
-from outlive.runtime.informer import Informer
-from outlive.runtime.manager import Manager
-from outlive.runtime.metrics import Metrics
+from outlive.runtime import (
+    ControllerOptions,
+    ControllerRun,
+    Elector,
+    EventRecorder,
+    FaultRecorder,
+    Informer,
+    Manager,
+    Metrics,
+    Periodic,
+    Watch,
+)
 from outlive.store import Store
 
-CHANGES_TASK: Final = "commitment-changes"
-SWEEP_TASK: Final = "commitment-changes-sweeper"
-VMS_TASK: Final = "commitment-vms"
-TRACKING_TASK: Final = "commitment-slot-writer"
-LOSSES_TASK: Final = "commitment-host-losses"
-HISTORY_TASK: Final = "commitment-usage-history"
-DOMAINS_TASK: Final = "domain-names"
 HISTORY_S: Final = 86_400.0
 """How often old histories of usage are looked for."""
 HISTORY_AGAIN_S: Final = 60.0
@@ -65,7 +59,7 @@ _log = get_logger("commitments")
 
 
 class Commitments:
-    """All of commitments on one store. ``turn`` is held by whoever places; ``offload`` says where long work runs."""
+    """All of commitments on one store. ``turn``: held by each placement; ``offload``: where long work runs."""
 
     def __init__(
         self,
@@ -84,7 +78,7 @@ class Commitments:
         source: VMSource | None = None,
         domains: DomainSource | None = None,
         faults: FaultRecorder | None = None,
-        offload: Offload = inline,
+        offload: Offload = run_inline,
         group_keys: tuple[str, ...] = (),
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -95,12 +89,12 @@ class Commitments:
         self.view = view = CommitmentView(informers, self.vms, engine.fleet)
         placer = SlotPlacer(engine, settings)
         applier = ChangeApplier(store, view, placer, clock=clock, leads=leads)
-        decider = Decider(view, placer, settings, clock=clock, ids=ids, turn=turn)
+        decider = BatchDecider(view, placer, settings, clock=clock, ids=ids, turn=turn)
         departures = Departures(clock)
         self._domains = DomainNames(engine.fleet.domains, domains, clock=clock)
         self.change_log = ChangeLog(store, informers.changes, clock=clock, ids=ids)
         opened = OpenChanges(informers.changes, applier)
-        self.changes = Changes(
+        self.changes = CommitmentChanges(
             self.change_log, decider, applier, settings, domains=self._domains, turn=turn, clock=clock
         )
         self.commitments = CommitmentController(
@@ -109,7 +103,7 @@ class Commitments:
             applier,
             settings,
             domains=self._domains,
-            deciding=self.changes.deciding,
+            deciding=self.changes.lock_decisions,
             turn=turn,
             clock=clock,
             metrics=metrics,
@@ -121,7 +115,7 @@ class Commitments:
             departures,
             settings,
             domains=self._domains,
-            moving=self._moving,
+            moving=self._find_moving,
             turn=turn,
             clock=clock,
         )
@@ -133,15 +127,15 @@ class Commitments:
         self.quota = QuotaController(store, view, settings, clock=clock, metrics=metrics)
         self.capacity = CapacityController(store, view, engine, settings, offload=offload, clock=clock)
         self._losses = HostLossMetric(view, placer, turn=turn, clock=clock, metrics=metrics)
-        self._wakers = _Runs(self.usage)
+        self._runs = RepairRuns(self.usage)
         self.consistency = ConsistencyController(
             store,
             view,
             applier,
             settings,
-            self._wakers,
+            self._runs,
             unapplied=self.change_log.unapplied,
-            moving=self._moving,
+            moving=self._find_moving,
             faults=faults,
             offload=offload,
             clock=clock,
@@ -171,68 +165,65 @@ class Commitments:
 
         VMs are known, and placements written down, in every process: each answers reports and calls of Nova.
         """
-        for informer in (*self.informers.all(), self._vm_informer):
+        for informer in (*self.informers.list_all(), self._vm_informer):
             manager.add_informer(informer)
         self.informers.hypervisors.subscribe(self.vms.on_host)
         self.informers.commitments.subscribe(self.consistency.on_commitment)
-        manager.add_task(VMS_TASK, self.vms.run)
-        manager.add_task(TRACKING_TASK, self.tracker.run)
-        manager.add_task(CHANGES_TASK, self.changes.run, elector=elector, after_sync=True)
-        manager.add_task(SWEEP_TASK, self.change_log.clean, elector=elector, after_sync=True)
-        manager.add_task(LOSSES_TASK, self._losses.run, elector=elector, after_sync=True)
-        manager.add_task(HISTORY_TASK, self._clean_history, elector=elector, after_sync=True)
-        self._attach_slots(manager, elector)
-        self._attach_counts(manager, elector)
-        options = Options(keys=(AUDIT,))
-        manager.add_controller(self.consistency, elector=elector, options=options)
-        if self._domains.has_source:
-            manager.add_task(DOMAINS_TASK, self._domains.run)
-
-    def _attach_slots(self, manager: Manager, elector: Elector | None) -> None:
-        """What promises capacity, and holds it."""
+        manager.add_task("commitment-vms", self.vms.run)
+        manager.add_task("commitment-slot-writer", self.tracker.run)
+        manager.add_task("commitment-changes", self.changes.run, elector=elector, after_sync=True)
+        manager.add_task("commitment-changes-sweeper", self.change_log.clean, elector=elector, after_sync=True)
+        manager.add_task("commitment-host-losses", self._losses.run, elector=elector, after_sync=True)
+        manager.add_task("commitment-usage-history", self._clean_history, elector=elector, after_sync=True)
         slots, hosts = self.informers.reservations, self.informers.hypervisors
         commitments, over = self.commitments, self.oversubscription
         watches = [
             Watch(self.informers.commitments),
-            Watch(slots, commitments.of_slot),
-            Watch(self.informers.groups, commitments.of_group),
+            Watch(slots, commitments.keys_of_slot),
+            Watch(self.informers.groups, commitments.keys_of_group),
         ]
-        self._wakers.commitments = manager.add_controller(commitments, watches, elector=elector)
-        watches = [Watch(slots, self.slots.of_slot), Watch(hosts, self.slots.of_host)]
-        self._wakers.slots = manager.add_controller(self.slots, watches, elector=elector)
-        manager.add_controller(over, [Watch(hosts, over.of_host), Watch(slots, over.of_slot)], elector=elector)
+        self._runs.commitments = manager.add_controller(commitments, watches, elector=elector)
+        watches = [Watch(slots, self.slots.keys_of_slot), Watch(hosts, self.slots.keys_of_host)]
+        self._runs.slots = manager.add_controller(self.slots, watches, elector=elector)
+        watches = [Watch(hosts, over.keys_of_host), Watch(slots, over.keys_of_slot)]
+        manager.add_controller(over, watches, elector=elector)
+        self._attach_counts(manager, elector)
+        options = ControllerOptions(keys=(AUDIT,))
+        manager.add_controller(self.consistency, elector=elector, options=options)
+        if self._domains.has_source:
+            manager.add_task("domain-names", self._domains.run)
 
     def _attach_counts(self, manager: Manager, elector: Elector | None) -> None:
         """What counts usage, quota and capacity; all of it follows VMs."""
         informers, usage, quota, capacity = self.informers, self.usage, self.quota, self.capacity
         promised = informers.commitments
-        self._wakers.usages = manager.add_controller(usage, [Watch(promised, usage.of_commitment)], elector=elector)
+        self._runs.usages = manager.add_controller(usage, [Watch(promised, usage.keys_of_commitment)], elector=elector)
         quotas = manager.add_controller(
             quota,
             [
-                Watch(informers.quotas, quota.of_quota),
-                Watch(promised, quota.of_commitment),
-                Watch(informers.groups, quota.of_group),
+                Watch(informers.quotas, quota.keys_of_quota),
+                Watch(promised, quota.keys_of_commitment),
+                Watch(informers.groups, quota.keys_of_group),
             ],
             elector=elector,
-            options=Options(keys=(EVERYTHING,)),
+            options=ControllerOptions(keys=(EVERYTHING,)),
         )
         manager.add_controller(
             capacity,
             [
-                Watch(informers.groups, capacity.of_group),
-                Watch(informers.hypervisors, capacity.of_host),
-                Watch(informers.reservations, capacity.of_reservation),
-                Watch(self._pipelines, capacity.of_pipeline),
-                Watch(promised, capacity.of_commitment),
+                Watch(informers.groups, capacity.keys_of_group),
+                Watch(informers.hypervisors, capacity.keys_of_host),
+                Watch(informers.reservations, capacity.keys_of_reservation),
+                Watch(self._pipelines, capacity.keys_of_pipeline),
+                Watch(promised, capacity.keys_of_commitment),
             ],
             elector=elector,
-            options=Options(keys=(CAPACITY,)),
+            options=ControllerOptions(keys=(CAPACITY,)),
         )
         self.vms.follow(capacity.on_vm)
-        self.vms.follow(_Follower(self._wakers.usages, quota, quotas))
+        self.vms.follow(_Follower(self._runs.usages, quota, quotas))
 
-    def _moving(self, vms: Iterable[str]) -> tuple[str, ...]:
+    def _find_moving(self, vms: Iterable[str]) -> tuple[str, ...]:
         """Those of the VMs that our own daemons move now."""
         found = ((vm, self._vm_informer.get(vm)) for vm in vms)
         return tuple(vm for vm, one in found if one is not None and one.status.migration is not None)
@@ -243,42 +234,18 @@ class Commitments:
     async def _clean_history(self) -> None:
         """At the begin of each term another process may have written before, and a project may have nothing left that
         would wake its count."""
-        while True:
-            pause_s = HISTORY_S
+
+        async def clean() -> float:
             try:
                 for project in await self._recorder.clean():
-                    if self._wakers.usages is not None:
-                        self._wakers.usages.add(project)
+                    if self._runs.usages is not None:
+                        self._runs.usages.add(project)
             except OutliveError as error:
                 _log.warning("usage_history.not_cleaned", error=str(error))
-                pause_s = HISTORY_AGAIN_S
-            await self._clock.sleep(pause_s)
+                return HISTORY_AGAIN_S
+            return HISTORY_S
 
-
-class _Runs:
-    """The running controllers, for whoever repairs."""
-
-    def __init__(self, usage: UsageController) -> None:
-        self._usage = usage
-        self.commitments: ControllerRun | None = None
-        self.slots: ControllerRun | None = None
-        self.usages: ControllerRun | None = None
-
-    def commitment(self, name: str) -> None:
-        """Work out the slots of a commitment."""
-        if self.commitments is not None:
-            self.commitments.add(name)
-
-    def slot(self, name: str) -> None:
-        """Place a slot, or verify its VMs."""
-        if self.slots is not None:
-            self.slots.add(name)
-
-    def usage(self, project: str) -> None:
-        """Count a project, whenever it was counted last."""
-        self._usage.ask(project)
-        if self.usages is not None:
-            self.usages.add(project)
+        await Periodic(clean, HISTORY_S, clock=self._clock).run()
 
 
 class _Follower:
@@ -290,13 +257,13 @@ class _Follower:
         self._quotas = quotas
 
     def __call__(self, old: VmView | None, new: VmView | None) -> None:
-        if old is None or new is None or _counted(old) != _counted(new):
+        if old is None or new is None or _usage_key(old) != _usage_key(new):
             for project in dict.fromkeys(one.project for one in (old, new) if one is not None):
                 self._usages.add(project)
-        for quota in self._quota.of_vm(old, new):
+        for quota in self._quota.keys_of_vm(old, new):
             self._quotas.add(quota)
 
 
-def _counted(vm: VmView) -> object:
+def _usage_key(vm: VmView) -> object:
     """What of a VM usage counts."""
     return vm.project, vm.zone or vm.host, vm.flavor, vm.created_at

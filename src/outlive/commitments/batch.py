@@ -1,6 +1,6 @@
 """What a batch of changes asks for: whether it needs confirmation, its steps, and why it is refused.
 
-A batch is numbers and names here, whoever sent it and in whatever form. The rules are in
+A batch is numbers and names here, from any sender and in any form. The rules are in
 docs/reference/commitments.md#confirmation, #steps, #dry-run and #refusals. Nothing here acts.
 """
 
@@ -12,8 +12,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.duration import format_duration
-from outlive.base.errors import BadInput
+from outlive.base import BadInput, format_duration
 from outlive.commitments.names import RESERVED_ZONES, parse_resource
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.state import STATES, check_cores, from_change, spec_of
@@ -91,7 +90,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     """Empty: it is not refused."""
 
 
-class Need(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class PlacementNeed(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What a dry run asks placement for."""
 
     group: str
@@ -107,35 +106,33 @@ class Need(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 class DryRunPlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What a dry run asks for, or why it is refused; nothing to ask for: it is accepted."""
 
-    needs: tuple[Need, ...] = ()
+    needs: tuple[PlacementNeed, ...] = ()
     refusal: str = ""
 
 
 def needs_confirmation(batch: Batch) -> bool:
     """Whether the caller must wait for our answer: something is promised that was not before, or the sums of what was
     promised do not explain themselves by what the commitments say."""
-    return any(_resource_needs_confirmation(resource) for project in batch.projects for resource in project.resources)
-
-
-def _resource_needs_confirmation(resource: ResourceRequest) -> bool:
-    confirmed_lost = guaranteed_lost = confirmed_gained = 0
-    for one in resource.commitments:
-        if one.new_status in ("confirmed", "guaranteed") and one.old_expires_at is not None:
+    for resource in (resource for project in batch.projects for resource in project.resources):
+        confirmed_lost = guaranteed_lost = confirmed_gained = 0
+        for one in resource.commitments:
+            if one.new_status in ("confirmed", "guaranteed") and one.old_expires_at is not None:
+                return True
+            match one.old_status, one.new_status:
+                case "confirmed", ("expired" | None):
+                    confirmed_lost += one.amount
+                case "guaranteed", ("expired" | None):
+                    guaranteed_lost += one.amount
+                case "guaranteed", "confirmed":
+                    guaranteed_lost += one.amount
+                    confirmed_gained += one.amount
+        before = (resource.confirmed_before, resource.guaranteed_before)
+        after = (resource.confirmed_after, resource.guaranteed_after)
+        expected = (resource.confirmed_after + confirmed_lost, resource.guaranteed_after + guaranteed_lost)
+        found = (resource.confirmed_before + confirmed_gained, resource.guaranteed_before)
+        if before != after and found != expected:
             return True
-        match one.old_status, one.new_status:
-            case "confirmed", ("expired" | None):
-                confirmed_lost += one.amount
-            case "guaranteed", ("expired" | None):
-                guaranteed_lost += one.amount
-            case "guaranteed", "confirmed":
-                guaranteed_lost += one.amount
-                confirmed_gained += one.amount
-    before = (resource.confirmed_before, resource.guaranteed_before)
-    after = (resource.confirmed_after, resource.guaranteed_after)
-    if before == after:
-        return False
-    expected = (resource.confirmed_after + confirmed_lost, resource.guaranteed_after + guaranteed_lost)
-    return (resource.confirmed_before + confirmed_gained, resource.guaranteed_before) != expected
+    return False
 
 
 def steps_of(
@@ -155,13 +152,16 @@ def steps_of(
     steps: list[CommitmentStep] = []
     seen: dict[str, list[_Mention]] = {}
     try:
-        for place in _places(batch, groups, settings):
+        for place in _list_places(batch, groups, settings):
             for one in place.resource.commitments:
                 _check_request(one, place, seen.setdefault(one.uuid, []))
                 if one.new_status is not None:
-                    spec = _wanted(one, place, batch.zone, before.get(one.uuid), now)
+                    old = before.get(one.uuid)
+                    spec = _build_spec(one, place, batch.zone, old, now)
                     spec = msgspec.structs.replace(spec, allow_rejection=confirmation)
-                    steps.append(CommitmentStep(uuid=one.uuid, before=_spec(before.get(one.uuid)), after=spec))
+                    steps.append(
+                        CommitmentStep(uuid=one.uuid, before=old.spec if old is not None else None, after=spec)
+                    )
     except BadInput as error:
         return BatchPlan(confirmation=confirmation, refusal=str(error))
     wanted = {step.uuid for step in steps}
@@ -177,17 +177,17 @@ def dry_run_needs(batch: Batch, groups: Mapping[str, FlavorGroupSpec], settings:
         return DryRunPlan(refusal=f"dry run: {_no_zone(batch.zone)}")
     growth: dict[str, int] = {}
     askers: dict[str, ProjectRequest] = {}
-    for project, resource in _in_order(batch):
+    for project, resource in _sort_requests(batch):
         growth[resource.name] = growth.get(resource.name, 0) + resource.growth
         if resource.growth > 0:
             askers.setdefault(resource.name, project)
-    needs: list[Need] = []
+    needs: list[PlacementNeed] = []
     for name in sorted(name for name, amount in growth.items() if amount > 0):
         try:
             group, kind = parse_resource(name)
             if group not in groups:
                 return DryRunPlan(refusal=f"dry run: flavor group not found: {group}")
-            configured = settings.group(group).committed(kind)
+            configured = settings.group_settings(group).committed_resource(kind)
             if not (configured.handles_commitments and configured.handles_dry_run):
                 continue
             unit = unit_of(groups[group], settings)
@@ -195,7 +195,7 @@ def dry_run_needs(batch: Batch, groups: Mapping[str, FlavorGroupSpec], settings:
         except BadInput as error:
             return DryRunPlan(refusal=f"dry run: {error}")
         asker = askers[name]
-        need = Need(
+        need = PlacementNeed(
             group=group, type=kind, amount=growth[name], total=total, project=asker.project, domain=asker.domain
         )
         needs.append(need)
@@ -210,7 +210,7 @@ def failed_text(refused: Sequence[tuple[str, str]]) -> str:
 
 def timeout_text(seconds: float, waiting: int) -> str:
     """Why a batch is refused that took too long."""
-    return f"timeout reached while processing commitment changes: {_timeout(seconds, waiting)}"
+    return f"timeout reached while processing commitment changes: {_format_timeout(seconds, waiting)}"
 
 
 def dry_run_failed_text(refused: Sequence[tuple[str, str]]) -> str:
@@ -221,7 +221,7 @@ def dry_run_failed_text(refused: Sequence[tuple[str, str]]) -> str:
 
 def dry_run_timeout_text(seconds: float, waiting: int) -> str:
     """Why a dry run says no that took too long."""
-    return f"dry run: timeout: {_timeout(seconds, waiting)}"
+    return f"dry run: timeout: {_format_timeout(seconds, waiting)}"
 
 
 def version_text(requested: int, current: int) -> str:
@@ -229,7 +229,7 @@ def version_text(requested: int, current: int) -> str:
     return f"Version mismatch: request version {requested}, current version {current}. Please refresh and retry."
 
 
-def _timeout(seconds: float, waiting: int) -> str:
+def _format_timeout(seconds: float, waiting: int) -> str:
     return f"timeout after {format_duration(seconds)} waiting for {waiting} CommittedResource CRD(s)"
 
 
@@ -251,24 +251,24 @@ class _Mention(msgspec.Struct, frozen=True):
     deletion: bool
 
 
-def _in_order(batch: Batch) -> Iterator[tuple[ProjectRequest, ResourceRequest]]:
+def _sort_requests(batch: Batch) -> Iterator[tuple[ProjectRequest, ResourceRequest]]:
     for project in sorted(batch.projects, key=lambda p: p.project):
         for resource in sorted(project.resources, key=lambda r: r.name):
             yield project, resource
 
 
-def _places(batch: Batch, groups: Mapping[str, FlavorGroupSpec], settings: CommitmentSettings) -> Iterator[_Place]:
+def _list_places(batch: Batch, groups: Mapping[str, FlavorGroupSpec], settings: CommitmentSettings) -> Iterator[_Place]:
     """What the batch speaks of, in order; ``BadInput`` for what nobody can commit to."""
     if batch.zone in RESERVED_ZONES:
         raise _no_zone(batch.zone)
-    for project, resource in _in_order(batch):
+    for project, resource in _sort_requests(batch):
         try:
             group, kind = parse_resource(resource.name)
         except BadInput as error:
             raise BadInput(f"project with unknown resource name {project.project}: {error}") from None
         if group not in groups:
             raise BadInput(f"flavor group not found: {group}")
-        if not settings.group(group).committed(kind).handles_commitments:
+        if not settings.group_settings(group).committed_resource(kind).handles_commitments:
             raise BadInput(f'flavor group "{group}" is not configured to handle {kind} commitments')
         yield _Place(project=project, resource=resource, group=group, kind=kind, unit=unit_of(groups[group], settings))
 
@@ -296,7 +296,7 @@ def _check_request(one: CommitmentRequest, place: _Place, mentions: list[_Mentio
         )
 
 
-def _wanted(
+def _build_spec(
     one: CommitmentRequest, place: _Place, zone: str, old: CommittedResource | None, now: float
 ) -> CommittedResourceSpec:
     """The commitment as the batch wants it; a domain that it leaves open stays."""
@@ -323,7 +323,3 @@ def _wanted(
         )
     except BadInput as error:
         raise BadInput(f"commitment {one.uuid}: {error}") from None
-
-
-def _spec(cr: CommittedResource | None) -> CommittedResourceSpec | None:
-    return cr.spec if cr is not None else None

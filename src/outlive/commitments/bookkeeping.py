@@ -1,6 +1,6 @@
 """VMs that placement placed: which commitment slot each of them takes, and how well slots serve their customers.
 
-Asked after each placement of a VM whose flavor is in a group (docs/reference/commitments.md#bookkeeping).
+Asked after each placement of a VM whose flavor is in a group (docs/design/commitment-rules.md#bookkeeping).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from datetime import datetime
 
 import msgspec
 
+from outlive.commitments.slots import slot_allocations
 from outlive.resources import Amounts, Reservation, SpecAllocation
 
 
@@ -71,28 +72,24 @@ def record(given: BookkeepingInput) -> BookkeepingResult:
     if not given.found:
         if exhausted:
             return BookkeepingResult(outcome=SlotOutcome.EXHAUSTED)
-        blocked = any(_would_fit(given, slot) for slot in given.slots)
+        # what is free leaves out VMs that run, also those of slots: they are not subtracted a second time
+        blocked = any(
+            unused_memory(slot) > 0
+            and (host := slot.spec.target_host) in given.hosts
+            and host in given.free_bytes
+            and given.free_bytes[host] + unused_memory(slot) >= given.vm.memory_bytes
+            for slot in given.slots
+        )
         return BookkeepingResult(outcome=SlotOutcome.BLOCKED if blocked else SlotOutcome.SLOT_EXHAUSTED)
     if exhausted:
         return BookkeepingResult(outcome=SlotOutcome.NO_COMMITMENT)
-    if not any(slot.spec.target_host in given.hosts and remaining(slot) > 0 for slot in given.slots):
+    if not any(slot.spec.target_host in given.hosts and unused_memory(slot) > 0 for slot in given.slots):
         return BookkeepingResult(outcome=SlotOutcome.MISSED)
     chosen = given.hosts[0]
     here = [slot for slot in given.slots if slot.spec.target_host == chosen]
-    if any(given.vm.id in _allocations(slot) for slot in here):
+    if any(given.vm.id in slot_allocations(slot) for slot in here):
         return BookkeepingResult(outcome=SlotOutcome.USED)
     return BookkeepingResult(outcome=SlotOutcome.USED, slot=pick_slot(given.vm.memory_bytes, here))
-
-
-def _would_fit(given: BookkeepingInput, slot: Reservation) -> bool:
-    """Whether the VM fits on the slot's host with what is left of the slot.
-
-    What is free already leaves out VMs that run, also those of slots: they are not subtracted a second time.
-    """
-    host, left = slot.spec.target_host, remaining(slot)
-    if left <= 0 or host not in given.hosts or host not in given.free_bytes:
-        return False
-    return given.free_bytes[host] + left >= given.vm.memory_bytes
 
 
 def pick_slot(memory_bytes: int, slots: Iterable[Reservation]) -> str:
@@ -100,19 +97,19 @@ def pick_slot(memory_bytes: int, slots: Iterable[Reservation]) -> str:
 
     A VM may be larger than what is left of its slot. Empty where no slot has anything left.
     """
-    open_slots = [(slot, left) for slot in slots if (left := remaining(slot)) > 0]
+    open_slots = [(slot, left) for slot in slots if (left := unused_memory(slot)) > 0]
     if not open_slots:
         return ""
     return min(open_slots, key=lambda one: (-min(one[1], memory_bytes), one[1], one[0].name))[0].name
 
 
-def remaining(slot: Reservation) -> int:
+def unused_memory(slot: Reservation) -> int:
     """Bytes of a slot that no VM is meant for."""
-    meant = sum(allocation.resources.memory_bytes for allocation in _allocations(slot).values())
+    meant = sum(allocation.resources.memory_bytes for allocation in slot_allocations(slot).values())
     return max(0, slot.spec.resources.memory_bytes - meant)
 
 
-def with_vm(slot: Reservation, vm: PlacedVm, now: datetime) -> Reservation:
+def add_vm(slot: Reservation, vm: PlacedVm, now: datetime) -> Reservation:
     """The slot that expects the VM from now on."""
     details = slot.spec.committed_resource_reservation
     if details is None:
@@ -123,8 +120,3 @@ def with_vm(slot: Reservation, vm: PlacedVm, now: datetime) -> Reservation:
         slot.spec, committed_resource_reservation=msgspec.structs.replace(details, allocations=allocations)
     )
     return msgspec.structs.replace(slot, spec=spec)
-
-
-def _allocations(slot: Reservation) -> dict[str, SpecAllocation]:
-    details = slot.spec.committed_resource_reservation
-    return details.allocations if details is not None else {}

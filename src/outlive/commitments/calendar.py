@@ -1,4 +1,4 @@
-"""What is free at another time: commitments that begin and end until then (docs/reference/commitments.md#calendar).
+"""What is free at another time: commitments that begin and end until then (docs/design/commitment-rules.md#calendar).
 
 A commitment books its memory from its start to its end. Those that have slots hold it already; the others, such as one
 that is guaranteed from next month on, take it when they begin.
@@ -13,7 +13,7 @@ from math import ceil
 
 import msgspec
 
-from outlive.base.clock import as_datetime, as_instant
+from outlive.base import as_datetime, as_instant
 from outlive.commitments.state import Commitment, has_slots
 
 
@@ -60,7 +60,7 @@ class RetryResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     at: float | None
 
 
-def bookings(commitments: Iterable[Commitment], now: float, held: Mapping[str, int]) -> tuple[Booking, ...]:
+def list_bookings(commitments: Iterable[Commitment], now: float, held: Mapping[str, int]) -> tuple[Booking, ...]:
     """What commitments of memory of one group and zone book; those that are over, or only planned, book nothing.
 
     ``held``: uuid → bytes of its slots.
@@ -78,23 +78,17 @@ def bookings(commitments: Iterable[Commitment], now: float, held: Mapping[str, i
     )
 
 
-def free_at(given: CalendarInput, at: float) -> int:
+def count_free_at(given: CalendarInput, at: float) -> int:
     """Bytes that are free at an instant, now or later; less than 0 where more is booked than there is."""
-    return _Ledger(given).free_at(at)
+    return _Ledger(given).count_free_at(at)
 
 
-def least_free(given: CalendarInput, start: float, end: float | None) -> int:
-    """The least that is free at any time from ``start`` until ``end``, or for good: so much more can be promised."""
-    ledger = _Ledger(given)
-    return min(ledger.free_at(at) for at in (start, *ledger.between(start, end)))
-
-
-def earliest(given: RetryInput) -> RetryResult:
+def find_earliest(given: RetryInput) -> RetryResult:
     """The first instant from which so much is free until the end. The present counts only if it is free now."""
     ledger = _Ledger(given.calendar)
     found: float | None = None
-    for at in reversed((given.calendar.now, *ledger.between(given.calendar.now, given.until))):
-        if ledger.free_at(at) < given.memory_bytes:
+    for at in reversed((given.calendar.now, *ledger.changes_between(given.calendar.now, given.until))):
+        if ledger.count_free_at(at) < given.memory_bytes:
             break
         found = at
     return RetryResult(at=found)
@@ -102,7 +96,7 @@ def earliest(given: RetryInput) -> RetryResult:
 
 def retry_at(given: RetryInput) -> datetime | None:
     """The same as a time, rounded up to whole seconds."""
-    at = earliest(given).at
+    at = find_earliest(given).at
     return as_datetime(ceil(at)) if at is not None else None
 
 
@@ -131,12 +125,12 @@ class _Ledger:
             self._free.append(free)
         self._now = given.free_bytes
 
-    def free_at(self, at: float) -> int:
+    def count_free_at(self, at: float) -> int:
         """After all changes up to and at this instant."""
         count = bisect_right(self.times, at)
         return self._free[count - 1] if count else self._now
 
-    def between(self, start: float, end: float | None) -> tuple[float, ...]:
+    def changes_between(self, start: float, end: float | None) -> tuple[float, ...]:
         """The changes after ``start`` and before ``end``."""
         stop = len(self.times) if end is None else bisect_left(self.times, end)
         return tuple(self.times[bisect_right(self.times, start) : stop])

@@ -12,7 +12,7 @@ import msgspec
 from outlive.commitments.capacity import GroupCapacity, Place
 from outlive.commitments.running_vms import RunningVms
 from outlive.commitments.state import is_active
-from outlive.placement.settings import MIB
+from outlive.placement import MIB
 from outlive.resources import (
     Amounts,
     CommittedResource,

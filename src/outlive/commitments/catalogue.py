@@ -11,16 +11,13 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput, OutliveError, Unavailable
-from outlive.base.logging import get_logger
-from outlive.commitments.liquid import ServiceInfo
+from outlive.base import BadInput, Clock, OutliveError, Unavailable, get_logger
 from outlive.commitments.names import resource_name
 from outlive.commitments.reports import Offer, is_name, offers_of, service_info
 from outlive.commitments.settings import CommitmentSettings
-from outlive.placement.knowledge import NEVER, record, version_of
+from outlive.placement import NEVER, record, version_of
 from outlive.resources import FlavorGroup
-from outlive.runtime.informer import Informer
+from outlive.runtime import Informer
 from outlive.store import Store
 
 CATALOGUE: Final = "liquid-catalogue"
@@ -29,16 +26,11 @@ CATALOGUE: Final = "liquid-catalogue"
 _log = get_logger("commitments")
 
 
-class Offered(msgspec.Struct, frozen=True, kw_only=True):
+class PublishedOffers(msgspec.Struct, frozen=True, kw_only=True):
     """What is offered now, and as which version."""
 
     version: int
     offers: tuple[Offer, ...]
-
-    @property
-    def info(self) -> ServiceInfo:
-        """The catalogue as LIQUID reads it."""
-        return service_info(self.offers, self.version)
 
 
 class Catalogue:
@@ -52,7 +44,7 @@ class Catalogue:
         self._settings = settings
         self._clock = clock
 
-    def offers(self) -> tuple[Offer, ...]:
+    def list_offers(self) -> tuple[Offer, ...]:
         """The groups that are offered. ``Unavailable`` before they were listed, or where a unit contradicts one; the
         log says what the operator has to change."""
         if not self._groups.synced:
@@ -67,10 +59,10 @@ class Catalogue:
             _log.error("catalogue.contradiction", place=error.place, error=error.message, remedy=error.remedy)
             raise Unavailable("the unit of a flavor group contradicts its flavors") from None
 
-    async def read(self) -> Offered:
-        """The offers with their version, which is written first if the content is new. ``Unavailable`` as ``offers``,
-        and where the store does not answer."""
-        offers = self.offers()
+    async def read(self) -> PublishedOffers:
+        """The offers with their version, which is written first if the content is new. ``Unavailable`` as
+        ``list_offers``, and where the store does not answer."""
+        offers = self.list_offers()
         try:
             known = await record(self._store, CATALOGUE, [service_info(offers, NEVER)], clock=self._clock)
         except OutliveError as error:
@@ -78,4 +70,4 @@ class Catalogue:
             raise Unavailable("the version of the catalogue cannot be read") from None
         version = version_of(known)
         assert version is not None
-        return Offered(version=version, offers=offers)
+        return PublishedOffers(version=version, offers=offers)

@@ -1,8 +1,9 @@
 """The changes that count, as the store has them: numbered without a gap, each in one document or several.
 
 A batch counts as a whole from the creation of its ``CommitmentChange`` on (docs/reference/commitments.md#batches).
-Whoever begins to lead takes the next number before he decides anything: what a former leader still sends finds its
-number taken. What is not promised: that the store says soon whether it took a change; until it does, ``commit`` asks.
+A process that begins to lead takes the next number before it decides anything: what a former leader still sends finds
+its number taken. What is not promised: that the store says soon whether it took a change; until it does, ``commit``
+asks.
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.deadline import deadline
-from outlive.base.errors import AlreadyExists, NotFound, OutliveError, Unavailable, Unknown
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
+from outlive.base import (
+    AlreadyExists,
+    Clock,
+    Ids,
+    NotFound,
+    OutliveError,
+    Unavailable,
+    Unknown,
+    as_datetime,
+    deadline,
+    get_logger,
+)
 from outlive.commitments.answers import Answers
-from outlive.commitments.documents import documents_of, joined, part_name
+from outlive.commitments.documents import documents_of, join_documents, part_name
 from outlive.commitments.names import change_name, change_number
-from outlive.resources import Cluster, CommitmentChange, CommitmentStep, ObjectMeta
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.commitments import OPEN_LABEL
-from outlive.runtime.informer import Informer
-from outlive.store import Store, list_all
-from outlive.store.access import CALL_S, LIST_S, answered, compare_and_swap, read
+from outlive.resources import CLUSTER, OPEN_LABEL, Cluster, CommitmentChange, CommitmentStep, ObjectMeta
+from outlive.runtime import Informer, Periodic, log_errors
+from outlive.store import CALL_S, LIST_S, Store, compare_and_swap, list_all, read, require_answer
 
 RETRY_S: Final = 0.5
 """The first pause after a write of which nobody knows what became of it; it doubles."""
@@ -64,27 +69,27 @@ class ChangeLog:
     async def begin(self) -> None:
         """Take the next number, so that no former leader can commit anything any more."""
         while True:
-            with answered("changes", LIST_S):
+            with require_answer("changes", LIST_S):
                 numbers = [change_number(one.name) async for one in list_all(self._store, CommitmentChange)]
             self._last = max(numbers, default=0) + 1
             barrier = CommitmentChange(
                 metadata=ObjectMeta(name=change_name(self._last)),
-                nonce=self._ids.uuid(),
+                nonce=self._ids.new_uuid(),
                 phase="withdrawn",
                 decided_at=as_datetime(self._clock.now()),
             )
             try:
-                with answered("changes"):
+                with require_answer("changes"):
                     await self._store.create(barrier)
                 return
             except AlreadyExists:
                 _log.info("commitment_change.came_late", change=barrier.name)
 
-    async def unfinished(self) -> list[tuple[CommitmentChange, tuple[CommitmentStep, ...]]]:
+    async def read_unfinished(self) -> list[tuple[CommitmentChange, tuple[CommitmentStep, ...]]]:
         """Every change that was committed and is not applied yet, with all its steps, the oldest first."""
         heads: dict[str, CommitmentChange] = {}
         parts: dict[str, CommitmentChange] = {}
-        with answered("changes", LIST_S):
+        with require_answer("changes", LIST_S):
             async for change in list_all(self._store, CommitmentChange):
                 (parts if change.part_of else heads)[change.name] = change
         self.answers.begin(heads.values())
@@ -93,20 +98,20 @@ class ChangeLog:
         for _, head in sorted(heads.items()):
             if head.phase != "decided":
                 continue
-            if (steps := joined(head, parts)) is None:
+            if (steps := join_documents(head, parts)) is None:
                 _log.error("commitment_change.incomplete", change=head.name)
                 self.unapplied[head.name] = "a part of it is not in the store"
             else:
                 found.append((head, steps))
         return found
 
-    def draft(
+    def draft_change(
         self, steps: tuple[CommitmentStep, ...], *, zone: str, request_id: str, digest: str, requested_by: str
     ) -> CommitmentChange:
         """The next change, which is not committed yet."""
         return CommitmentChange(
             metadata=ObjectMeta(name=change_name(self._last + 1), labels={OPEN_LABEL: "true"}),
-            nonce=self._ids.uuid(),
+            nonce=self._ids.new_uuid(),
             availability_zone=zone,
             request_id=request_id,
             request_digest=digest,
@@ -146,7 +151,9 @@ class ChangeLog:
                 self._last += 1
                 return not late
             except AlreadyExists:
-                found = await self._settled(head.name)
+                found: CommitmentChange | None = None
+                with contextlib.suppress(OutliveError):
+                    found = await read(self._store, CommitmentChange, head.name)
                 if found is not None and found.nonce != head.nonce:
                     raise Displaced("another process leads", remedy="ask again in a moment") from None
                 if found is not None:
@@ -160,12 +167,6 @@ class ChangeLog:
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_CAP_S)
 
-    async def _settled(self, name: str) -> CommitmentChange | None:
-        try:
-            return await read(self._store, CommitmentChange, name)
-        except OutliveError:
-            return None
-
     async def is_unfinished(self, head: CommitmentChange) -> bool:
         """Whether it is to be applied: the next leader may have done that, or the store went back to before it."""
         found = await read(self._store, CommitmentChange, head.name)
@@ -174,7 +175,7 @@ class ChangeLog:
     async def mark_applied(self, head: CommitmentChange) -> None:
         """Say that all of the change is applied."""
 
-        def applied(found: CommitmentChange | None) -> CommitmentChange | None:
+        def set_applied(found: CommitmentChange | None) -> CommitmentChange | None:
             if found is None or found.phase != "decided":
                 return None
             return _without_open_label(replace(found, phase="applied", applied_at=as_datetime(self._clock.now())))
@@ -182,18 +183,18 @@ class ChangeLog:
         def remove_label(found: CommitmentChange | None) -> CommitmentChange | None:
             return _without_open_label(found) if found is not None else None
 
-        changes = {head.name: applied, **{part_name(head, n): remove_label for n in range(1, head.parts + 1)}}
+        changes = {head.name: set_applied, **{part_name(head, n): remove_label for n in range(1, head.parts + 1)}}
         for name, change in changes.items():
             written = await compare_and_swap(self._store, CommitmentChange, name, change, clock=self._clock)
             if written is not None:
                 self._opened.note(written)
 
-    async def check_alone(self) -> None:
+    async def check_leads(self) -> None:
         """``Unavailable`` where another process leads, which may have accepted what this one refused."""
         if await read(self._store, CommitmentChange, change_name(self._last + 1)) is not None:
             raise Unavailable("another process leads", remedy="ask again in a moment")
 
-    async def incarnation(self) -> str:
+    async def read_incarnation(self) -> str:
         """Of the store; empty where it does not say."""
         try:
             cluster = await read(self._store, Cluster, CLUSTER)
@@ -203,12 +204,8 @@ class ChangeLog:
 
     async def clean(self) -> None:
         """Delete records that nobody asks for any more, every hour, until cancelled. What fails waits for the next."""
-        while True:
-            try:
-                await self.sweep()
-            except OutliveError as error:
-                _log.warning("commitment_change.not_swept", error=str(error))
-            await self._clock.sleep(SWEEP_S)
+        failed = log_errors(_log, "commitment_change.not_swept")
+        await Periodic(self.sweep, SWEEP_S, clock=self._clock, failed=failed).run()
 
     async def sweep(self) -> None:
         """Delete records that are old, and parts of changes that never came to be."""
@@ -225,7 +222,7 @@ class ChangeLog:
         known, gone = {one.nonce for one in heads}, {one.nonce for one in old}
         orphans = [one for one in parts if one.part_of not in known and _age_s(one, now) > WITHDRAWN_KEPT_S]
         for one in (*orphans, *(part for part in parts if part.part_of in gone), *old):
-            with contextlib.suppress(NotFound), answered("an old change"):
+            with contextlib.suppress(NotFound), require_answer("an old change"):
                 await self._store.delete(one.ref, uid=one.metadata.uid)
             self.answers.forget(one)
 

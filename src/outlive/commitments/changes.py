@@ -17,15 +17,12 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline, set_within
-from outlive.base.errors import LimitExceeded, OutliveError, Unavailable, Unknown
-from outlive.base.logging import get_logger
+from outlive.base import Clock, LimitExceeded, OutliveError, Unavailable, Unknown, deadline, get_logger, set_within
 from outlive.commitments.answers import Answered
 from outlive.commitments.application import ChangeApplier
 from outlive.commitments.batch import Batch, dry_run_timeout_text, timeout_text
 from outlive.commitments.change_log import RETRY_CAP_S, RETRY_S, ChangeLog, Displaced
-from outlive.commitments.decision import BATCH, Decider, Refusal
+from outlive.commitments.decision import BATCH, BatchDecider, BatchRefusal
 from outlive.commitments.domains import DomainNames
 from outlive.commitments.names import commitment_name
 from outlive.commitments.settings import CommitmentSettings
@@ -50,19 +47,19 @@ class _Asked(msgspec.Struct):
     requested_by: str
     digest: str
     """Where the caller named the request: of what it asks for."""
-    answer: asyncio.Future[Refusal | None]
+    answer: asyncio.Future[BatchRefusal | None]
     deadline_s: float
     begun: bool = False
     """Whether it is being decided."""
 
 
-class Changes:
-    """See the module. ``turn`` is held by whoever places."""
+class CommitmentChanges:
+    """See the module. ``turn``: held by each placement."""
 
     def __init__(
         self,
         log: ChangeLog,
-        decider: Decider,
+        decider: BatchDecider,
         applier: ChangeApplier,
         settings: CommitmentSettings,
         *,
@@ -84,7 +81,7 @@ class Changes:
         """Set while this process decides: it leads, and all that was committed before is applied."""
 
     @asynccontextmanager
-    async def deciding(self) -> AsyncIterator[None]:
+    async def lock_decisions(self) -> AsyncIterator[None]:
         """Be the only one who decides about commitment slots. Before all that was committed is applied nobody is:
         slots that a change hands over would be taken for slots of a commitment that is over."""
         while True:
@@ -105,12 +102,14 @@ class Changes:
                 async with self._lock:  # a batch whose caller went away may still be written
                     known = self._changes.answers.get(request_id, digest)
                     if known is not None and known.refusal is not None:
-                        await self._changes.check_alone()
+                        await self._changes.check_leads()
                     return known
         except TimeoutError:
             raise Unavailable("other batches are still applied", remedy="ask again in a moment") from None
 
-    async def change(self, batch: Batch, *, request_id: str, requested_by: str, digest: str = "") -> Refusal | None:
+    async def change(
+        self, batch: Batch, *, request_id: str, requested_by: str, digest: str = ""
+    ) -> BatchRefusal | None:
         """The answer to a batch: nothing once all of it counts, else why none of it does.
 
         ``digest``: where the caller named the request, of what it asks for; ``recall`` knows the answer then.
@@ -136,7 +135,7 @@ class Changes:
                 return await asyncio.shield(asked.answer)
         except TimeoutError:
             if not asked.begun:
-                _answer(asked, self._late(batch))
+                _answer(asked, self._refuse_late(batch))
             return await asked.answer
         except asyncio.CancelledError:
             asked.answer.cancel()
@@ -146,7 +145,7 @@ class Changes:
         if not self._finished.is_set():
             raise Unavailable("this process does not lead", remedy="ask again in a moment, or the one that leads")
 
-    async def dry_run(self, batch: Batch, *, request_id: str) -> Refusal | None:
+    async def dry_run(self, batch: Batch, *, request_id: str) -> BatchRefusal | None:
         """Whether there is capacity for what the batch adds; nothing is done."""
         asked = batch if batch.dry_run else replace(batch, dry_run=True)
         return await self.change(asked, request_id=request_id, requested_by="")
@@ -156,7 +155,7 @@ class Changes:
 
         ``Conflict`` where the commitment is not what the step rests on any more.
         """
-        async with self.deciding():
+        async with self.lock_decisions():
             await self._applier.check(commitment_name(step.uuid), step.before)
             await self._applier.apply((step,), request_id="")
 
@@ -165,10 +164,20 @@ class Changes:
         while True:
             try:
                 async with self._lock:
-                    await self._until_done(self._changes.begin, "commitment_change.not_begun")
-                    await self._until_done(self._finish, "commitment_change.not_taken_up")
+                    await self._retry_until_done(self._changes.begin, "commitment_change.not_begun")
+                    await self._retry_until_done(self._finish, "commitment_change.not_taken_up")
                     self._finished.set()
-                await self._answer_batches()
+                incarnation = ""
+                while True:
+                    says = await self._changes.read_incarnation()
+                    if incarnation and says not in ("", incarnation):  # changes may have to be applied again
+                        raise Displaced("the store went back to an earlier state", remedy="ask again in a moment")
+                    incarnation = says or incarnation
+                    if self._waiting:
+                        await self._serve(self._waiting.popleft())
+                        continue
+                    self._added.clear()
+                    await set_within(self._added, RESTORED_S)
             except Displaced as error:
                 _log.warning("commitment_change.displaced", error=str(error))
             finally:
@@ -176,20 +185,6 @@ class Changes:
                 while self._waiting:
                     _answer(self._waiting.popleft(), Unavailable("this process stops to lead", remedy="ask again"))
             await self._clock.sleep(RETRY_S)
-
-    async def _answer_batches(self) -> None:
-        """In a store that went back to a backup, changes may be to be applied again: then all begins anew."""
-        incarnation = ""
-        while True:
-            says = await self._changes.incarnation()
-            if incarnation and says not in ("", incarnation):
-                raise Displaced("the store went back to an earlier state", remedy="ask again in a moment")
-            incarnation = says or incarnation
-            if self._waiting:
-                await self._serve(self._waiting.popleft())
-                continue
-            self._added.clear()
-            await set_within(self._added, RESTORED_S)
 
     async def _serve(self, asked: _Asked) -> None:
         if asked.answer.done():
@@ -209,23 +204,23 @@ class Changes:
         await self._domains.resolve(asked.batch)
         async with self._turn:
             if self._clock.monotonic() >= asked.deadline_s:
-                _answer(asked, self._late(asked.batch))
+                _answer(asked, self._refuse_late(asked.batch))
                 return
             asked.begun = True
             if asked.batch.dry_run:
                 _answer(asked, await self._decider.try_out(asked.batch, asked.deadline_s))
                 return
             decided = await self._decider.decide(asked.batch, asked.deadline_s)
-        if isinstance(decided, Refusal):
+        if isinstance(decided, BatchRefusal):
             if asked.digest:
-                await self._changes.check_alone()
+                await self._changes.check_leads()
             self._answer_unwritten(asked, decided)
             return
         if not decided.steps:
             self._applier.settle(BATCH)
             self._answer_unwritten(asked, None)  # nothing is asked for
             return
-        draft = self._changes.draft(
+        draft = self._changes.draft_change(
             decided.steps,
             zone=asked.batch.zone,
             request_id=asked.request_id,
@@ -242,18 +237,18 @@ class Changes:
             self._applier.settle(BATCH)  # what is committed, ``OpenChanges`` holds
         if head is None:
             reason = timeout_text(self._settings.watch_timeout, len(decided.steps))
-            _answer(asked, Refusal(reason, timed_out=True))
+            _answer(asked, BatchRefusal(reason, timed_out=True))
             return
         _answer(asked, None)
         await self._apply(head, decided.steps)
 
-    def _late(self, batch: Batch) -> Refusal:
+    def _refuse_late(self, batch: Batch) -> BatchRefusal:
         """The answer to a batch whose turn did not come in time."""
         number = sum(len(one.commitments) for p in batch.projects for one in p.resources)
         text = dry_run_timeout_text if batch.dry_run else timeout_text
-        return Refusal(text(self._settings.watch_timeout, number), timed_out=True)
+        return BatchRefusal(text(self._settings.watch_timeout, number), timed_out=True)
 
-    def _answer_unwritten(self, asked: _Asked, refusal: Refusal | None) -> None:
+    def _answer_unwritten(self, asked: _Asked, refusal: BatchRefusal | None) -> None:
         """The store knows nothing of this answer. What was not decided in time may be asked again."""
         if asked.digest and (refusal is None or not refusal.timed_out):
             self._changes.answers.keep(asked.request_id, asked.digest, refusal)
@@ -261,21 +256,21 @@ class Changes:
 
     async def _finish(self) -> None:
         """Apply every change that was committed and is not applied yet. Errors of the store end it."""
-        for head, steps in await self._changes.unfinished():
+        for head, steps in await self._changes.read_unfinished():
             _log.info("commitment_change.taken_up", change=head.name, commitments=len(steps))
             await self._apply(head, steps)
 
     async def _apply(self, head: CommitmentChange, steps: tuple[CommitmentStep, ...]) -> None:
         """Write all of a committed change, however long the store is away, and mark it."""
 
-        async def applied() -> None:
+        async def apply_steps() -> None:
             if await self._changes.is_unfinished(head):
                 await self._applier.apply(steps, request_id=head.request_id)
                 await self._changes.mark_applied(head)
 
-        await self._until_done(applied, "commitment_change.not_applied", head.name)
+        await self._retry_until_done(apply_steps, "commitment_change.not_applied", head.name)
 
-    async def _until_done(self, act: Callable[[], Awaitable[None]], trouble: str, change: str = CHANGES) -> None:
+    async def _retry_until_done(self, act: Callable[[], Awaitable[None]], trouble: str, change: str = CHANGES) -> None:
         """Do it, again after a pause while the store is away."""
         pause_s, unapplied = RETRY_S, self._changes.unapplied
         try:
@@ -292,7 +287,7 @@ class Changes:
             unapplied.pop(change, None)
 
 
-def _answer(asked: _Asked, answer: Refusal | OutliveError | None) -> None:
+def _answer(asked: _Asked, answer: BatchRefusal | OutliveError | None) -> None:
     if asked.answer.done():
         return
     if isinstance(answer, OutliveError):

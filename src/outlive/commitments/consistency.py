@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from outlive.base.clock import as_instant
-from outlive.base.quantity import format_bytes
-from outlive.commitments.slots import confirmed_allocations
+from outlive.base import as_instant, format_bytes
+from outlive.commitments.slots import confirmed_allocations, slot_allocations
 from outlive.commitments.state import Commitment, is_active, is_over
-from outlive.commitments.verification import keeper
-from outlive.placement.reservations import placed_on
+from outlive.commitments.verification import choose_keeper
+from outlive.placement import placed_on
 from outlive.resources import COMMITTED, CommittedResource, CommittedResourceSpec, Reservation
 
 
@@ -49,7 +48,7 @@ class Repair(enum.StrEnum):
     """Assign the project's VMs anew."""
 
 
-class Kind(enum.StrEnum):
+class DisagreementKind(enum.StrEnum):
     """The class of a disagreement; the word of the metric."""
 
     CHANGE_NOT_APPLIED = "change-not-applied"
@@ -74,50 +73,50 @@ class Kind(enum.StrEnum):
     VM_ON_OTHER_HOST = "vm-on-other-host"
 
 
-OWNERS: Final[dict[Kind, Owner]] = {
-    Kind.CHANGE_NOT_APPLIED: Owner.BATCHES,
-    Kind.NOT_SYNCED: Owner.SYNCER,
-    Kind.NOT_LISTED: Owner.SYNCER,
-    Kind.DIFFERS: Owner.SYNCER,
-    Kind.ZONE_DIFFERS: Owner.SYNCER,
-    Kind.OVER_WITH_SLOTS: Owner.COMMITMENT,
-    Kind.ORPHAN_SLOT: Owner.SLOT,
-    Kind.SLOTS_SHORT: Owner.COMMITMENT,
-    Kind.SLOTS_EXCESS: Owner.COMMITMENT,
-    Kind.SLOT_DIFFERS: Owner.COMMITMENT,
-    Kind.SLOT_ON_UNKNOWN_HOST: Owner.SLOT,
-    Kind.ALLOCATED_TWICE: Owner.SLOT,
-    Kind.UNKNOWN_VM: Owner.SLOT,
-    Kind.FOREIGN_VM: Owner.SLOT,
-    Kind.CONFIRMED_ELSEWHERE: Owner.SLOT,
-    Kind.CHARGED_UNKNOWN: Owner.USAGE,
-    Kind.CHARGED_TWICE: Owner.USAGE,
-    Kind.OVERCHARGED: Owner.USAGE,
-    Kind.VM_NOT_LISTED: Owner.VM_SOURCE,
-    Kind.VM_ON_OTHER_HOST: Owner.VM_SOURCE,
+OWNERS: Final[dict[DisagreementKind, Owner]] = {
+    DisagreementKind.CHANGE_NOT_APPLIED: Owner.BATCHES,
+    DisagreementKind.NOT_SYNCED: Owner.SYNCER,
+    DisagreementKind.NOT_LISTED: Owner.SYNCER,
+    DisagreementKind.DIFFERS: Owner.SYNCER,
+    DisagreementKind.ZONE_DIFFERS: Owner.SYNCER,
+    DisagreementKind.OVER_WITH_SLOTS: Owner.COMMITMENT,
+    DisagreementKind.ORPHAN_SLOT: Owner.SLOT,
+    DisagreementKind.SLOTS_SHORT: Owner.COMMITMENT,
+    DisagreementKind.SLOTS_EXCESS: Owner.COMMITMENT,
+    DisagreementKind.SLOT_DIFFERS: Owner.COMMITMENT,
+    DisagreementKind.SLOT_ON_UNKNOWN_HOST: Owner.SLOT,
+    DisagreementKind.ALLOCATED_TWICE: Owner.SLOT,
+    DisagreementKind.UNKNOWN_VM: Owner.SLOT,
+    DisagreementKind.FOREIGN_VM: Owner.SLOT,
+    DisagreementKind.CONFIRMED_ELSEWHERE: Owner.SLOT,
+    DisagreementKind.CHARGED_UNKNOWN: Owner.USAGE,
+    DisagreementKind.CHARGED_TWICE: Owner.USAGE,
+    DisagreementKind.OVERCHARGED: Owner.USAGE,
+    DisagreementKind.VM_NOT_LISTED: Owner.VM_SOURCE,
+    DisagreementKind.VM_ON_OTHER_HOST: Owner.VM_SOURCE,
 }
-REPAIRS: Final[dict[Kind, Repair]] = {
-    Kind.NOT_SYNCED: Repair.SYNC,
-    Kind.DIFFERS: Repair.SYNC,
-    Kind.ZONE_DIFFERS: Repair.SYNC,
-    Kind.OVER_WITH_SLOTS: Repair.RECONCILE,
-    Kind.SLOTS_SHORT: Repair.RECONCILE,
-    Kind.SLOTS_EXCESS: Repair.RECONCILE,
-    Kind.SLOT_DIFFERS: Repair.RECONCILE,
-    Kind.SLOT_ON_UNKNOWN_HOST: Repair.VERIFY_SLOT,
-    Kind.CONFIRMED_ELSEWHERE: Repair.VERIFY_SLOT,
-    Kind.CHARGED_UNKNOWN: Repair.COUNT_USAGE,
-    Kind.CHARGED_TWICE: Repair.COUNT_USAGE,
-    Kind.OVERCHARGED: Repair.COUNT_USAGE,
+REPAIRS: Final[dict[DisagreementKind, Repair]] = {
+    DisagreementKind.NOT_SYNCED: Repair.SYNC,
+    DisagreementKind.DIFFERS: Repair.SYNC,
+    DisagreementKind.ZONE_DIFFERS: Repair.SYNC,
+    DisagreementKind.OVER_WITH_SLOTS: Repair.RECONCILE,
+    DisagreementKind.SLOTS_SHORT: Repair.RECONCILE,
+    DisagreementKind.SLOTS_EXCESS: Repair.RECONCILE,
+    DisagreementKind.SLOT_DIFFERS: Repair.RECONCILE,
+    DisagreementKind.SLOT_ON_UNKNOWN_HOST: Repair.VERIFY_SLOT,
+    DisagreementKind.CONFIRMED_ELSEWHERE: Repair.VERIFY_SLOT,
+    DisagreementKind.CHARGED_UNKNOWN: Repair.COUNT_USAGE,
+    DisagreementKind.CHARGED_TWICE: Repair.COUNT_USAGE,
+    DisagreementKind.OVERCHARGED: Repair.COUNT_USAGE,
 }
 """What repairs a class wherever it occurs; of orphaned slots and wrong allocations it depends on the case. People judge
 what Limes no longer lists, and what is wrong with the list of VMs."""
 
 
-class Disagreement(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class CommitmentDisagreement(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One of them."""
 
-    kind: Kind
+    kind: DisagreementKind
     owner: Owner
     subject: str
     """The commitment's uuid, the name of the slot or of the change, or the VM."""
@@ -166,20 +165,22 @@ class ConsistencyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 class ConsistencyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All disagreements, by class and subject, and how many of each class there are, 0 included."""
 
-    disagreements: tuple[Disagreement, ...]
-    counts: dict[Kind, int]
+    disagreements: tuple[CommitmentDisagreement, ...]
+    counts: dict[DisagreementKind, int]
 
 
 def compare(given: ConsistencyInput) -> ConsistencyResult:
     """Find every disagreement."""
-    parts = (_of_changes, _with_limes, _of_slots, _of_allocations, _of_usage, _of_vms)
+    parts = (_check_changes, _check_limes, _check_slots, _check_allocations, _check_usage, _check_vms)
     found = sorted((one for part in parts for one in part(given)), key=lambda one: (one.kind, one.subject, one.vm))
     counts = Counter(one.kind for one in found)
-    return ConsistencyResult(disagreements=tuple(found), counts={kind: counts[kind] for kind in Kind})
+    return ConsistencyResult(disagreements=tuple(found), counts={kind: counts[kind] for kind in DisagreementKind})
 
 
-def _one(kind: Kind, subject: str, detail: str, *, repair: Repair | None = None, vm: str = "") -> Disagreement:
-    return Disagreement(
+def _build_disagreement(
+    kind: DisagreementKind, subject: str, detail: str, *, repair: Repair | None = None, vm: str = ""
+) -> CommitmentDisagreement:
+    return CommitmentDisagreement(
         kind=kind,
         owner=OWNERS[kind],
         subject=subject,
@@ -189,44 +190,48 @@ def _one(kind: Kind, subject: str, detail: str, *, repair: Repair | None = None,
     )
 
 
-def _by_uuid(given: ConsistencyInput) -> dict[str, CommittedResource]:
+def _index_by_uuid(given: ConsistencyInput) -> dict[str, CommittedResource]:
     return {one.spec.commitment_uuid: one for one in given.commitments}
 
 
 # Changes and what they say.
 
 
-def _of_changes(given: ConsistencyInput) -> Iterator[Disagreement]:
+def _check_changes(given: ConsistencyInput) -> Iterator[CommitmentDisagreement]:
     for change, why in given.unapplied.items():
         detail = f"it counts and is not applied: {why}"
-        yield _one(Kind.CHANGE_NOT_APPLIED, change, detail)
+        yield _build_disagreement(DisagreementKind.CHANGE_NOT_APPLIED, change, detail)
 
 
 # Limes and commitments.
 
 
-def _with_limes(given: ConsistencyInput) -> Iterator[Disagreement]:
+def _check_limes(given: ConsistencyInput) -> Iterator[CommitmentDisagreement]:
     if given.listed is None:
         return
-    ours = _by_uuid(given)
+    ours = _index_by_uuid(given)
     for uuid, listed in given.listed.items():
         mine = ours.get(uuid)
         if mine is None:
             over = listed.end is not None and as_instant(listed.end) <= given.now
             if listed.state not in ("superseded", "expired") and not over:
-                yield _one(Kind.NOT_SYNCED, uuid, f"Limes lists it as {listed.state}, and there is no commitment")
+                yield _build_disagreement(
+                    DisagreementKind.NOT_SYNCED, uuid, f"Limes lists it as {listed.state}, and there is no commitment"
+                )
         elif mine.spec.availability_zone != listed.zone:
             detail = f"Limes says zone {listed.zone}, the commitment {mine.spec.availability_zone}"
-            yield _one(Kind.ZONE_DIFFERS, uuid, detail)
-        elif differences := _differences(mine.spec, listed):
-            yield _one(Kind.DIFFERS, uuid, "; ".join(differences))
+            yield _build_disagreement(DisagreementKind.ZONE_DIFFERS, uuid, detail)
+        elif differences := _list_differences(mine.spec, listed):
+            yield _build_disagreement(DisagreementKind.DIFFERS, uuid, "; ".join(differences))
     for uuid, mine in ours.items():
         unknown = uuid not in given.listed and uuid not in given.protected
         if unknown and not is_over(mine.spec, given.now) and not _is_new(mine.metadata.creation_timestamp, given):
-            yield _one(Kind.NOT_LISTED, uuid, f"it is {mine.spec.state}, and Limes does not list it")
+            yield _build_disagreement(
+                DisagreementKind.NOT_LISTED, uuid, f"it is {mine.spec.state}, and Limes does not list it"
+            )
 
 
-def _differences(spec: CommittedResourceSpec, listed: Commitment) -> list[str]:
+def _list_differences(spec: CommittedResourceSpec, listed: Commitment) -> list[str]:
     pairs: list[tuple[str, object, object]] = [
         ("state", listed.state, spec.state),
         ("project", listed.project, spec.project_id),
@@ -246,40 +251,46 @@ def _is_new(created: datetime | None, given: ConsistencyInput) -> bool:
 # Commitments and slots.
 
 
-def _of_slots(given: ConsistencyInput) -> Iterator[Disagreement]:
-    ours, of = _by_uuid(given), dict[str, list[Reservation]]()
+def _check_slots(given: ConsistencyInput) -> Iterator[CommitmentDisagreement]:
+    ours, of = _index_by_uuid(given), dict[str, list[Reservation]]()
     for slot in given.slots:
         details = slot.spec.committed_resource_reservation
         if slot.spec.type == COMMITTED and details is not None:
             of.setdefault(details.commitment_uuid, []).append(slot)
     for uuid, slots in of.items():
         mine = ours.get(uuid)
-        if mine is None:
-            yield from _orphans(given, uuid, slots)
-        elif is_over(mine.spec, given.now):
-            yield _one(Kind.OVER_WITH_SLOTS, uuid, f"it is over and has {len(slots)} slots")
+        if mine is not None and is_over(mine.spec, given.now):
+            yield _build_disagreement(DisagreementKind.OVER_WITH_SLOTS, uuid, f"it is over and has {len(slots)} slots")
+        elif mine is not None:
+            yield from _check_fields(mine, slots)
         else:
-            yield from _unlike(mine, slots)
+            # slots of no commitment may be deleted if Limes does not list it either, and no VM is in them
+            listed = given.listed is None or uuid in given.listed or uuid in given.protected
+            for slot in slots:
+                if _is_new(slot.metadata.creation_timestamp, given):
+                    continue
+                vms = bool(slot_allocations(slot))
+                detail = f"there is no commitment {uuid or 'named'}" + ("; VMs are in it" if vms else "")
+                repair = None if listed or vms else Repair.DELETE_SLOT
+                yield _build_disagreement(DisagreementKind.ORPHAN_SLOT, slot.name, detail, repair=repair)
     for uuid, mine in ours.items():
-        yield from _amounts(given, uuid, mine, of.get(uuid, []))
+        spec = mine.status.accepted_spec
+        if spec is None or spec.resource_type != "memory" or not is_active(mine.spec, given.now) or spec != mine.spec:
+            continue  # one that is being changed may have other slots
+        has, wanted = sum(slot.spec.resources.memory_bytes for slot in of.get(uuid, ())), spec.total
+        begun = spec.start_time is None or as_instant(spec.start_time) <= given.now
+        if begun and has != wanted:
+            kind = DisagreementKind.SLOTS_SHORT if has < wanted else DisagreementKind.SLOTS_EXCESS
+            detail = f"it has slots of {format_bytes(has)}, and {format_bytes(wanted)} was accepted"
+            yield _build_disagreement(kind, uuid, detail)
     for slot in given.slots:
         host = placed_on(slot)
         if slot.spec.type == COMMITTED and host and host not in given.instances:
-            yield _one(Kind.SLOT_ON_UNKNOWN_HOST, slot.name, f"it is on {host}, and there is no such host")
+            detail = f"it is on {host}, and there is no such host"
+            yield _build_disagreement(DisagreementKind.SLOT_ON_UNKNOWN_HOST, slot.name, detail)
 
 
-def _orphans(given: ConsistencyInput, uuid: str, slots: Iterable[Reservation]) -> Iterator[Disagreement]:
-    """Slots of no commitment may go where Limes does not list it either, and no VM is in them."""
-    for slot in slots:
-        if _is_new(slot.metadata.creation_timestamp, given):
-            continue
-        listed = given.listed is None or uuid in given.listed or uuid in given.protected
-        safe = not listed and not _allocations(slot)
-        detail = f"there is no commitment {uuid or 'named'}" + ("; VMs are in it" if _allocations(slot) else "")
-        yield _one(Kind.ORPHAN_SLOT, slot.name, detail, repair=Repair.DELETE_SLOT if safe else None)
-
-
-def _unlike(mine: CommittedResource, slots: Iterable[Reservation]) -> Iterator[Disagreement]:
+def _check_fields(mine: CommittedResource, slots: Iterable[Reservation]) -> Iterator[CommitmentDisagreement]:
     spec = mine.status.accepted_spec or mine.spec
     for slot in slots:
         details = slot.spec.committed_resource_reservation
@@ -291,31 +302,11 @@ def _unlike(mine: CommittedResource, slots: Iterable[Reservation]) -> Iterator[D
         ):
             if has != wanted:
                 detail = f"its {what} is {has or 'none'}, that of its commitment {wanted}"
-                yield _one(Kind.SLOT_DIFFERS, slot.name, detail)
+                yield _build_disagreement(DisagreementKind.SLOT_DIFFERS, slot.name, detail)
                 break
 
 
-def _amounts(
-    given: ConsistencyInput, uuid: str, mine: CommittedResource, slots: Iterable[Reservation]
-) -> Iterator[Disagreement]:
-    """An accepted commitment of memory that has begun has slots of that size; one that is being changed may not."""
-    spec = mine.status.accepted_spec
-    if spec is None or spec.resource_type != "memory" or not is_active(mine.spec, given.now) or spec != mine.spec:
-        return
-    if spec.start_time is not None and as_instant(spec.start_time) > given.now:
-        return
-    has, wanted = sum(slot.spec.resources.memory_bytes for slot in slots), spec.total
-    if has != wanted:
-        kind = Kind.SLOTS_SHORT if has < wanted else Kind.SLOTS_EXCESS
-        yield _one(kind, uuid, f"it has slots of {format_bytes(has)}, and {format_bytes(wanted)} was accepted")
-
-
 # Slots, hosts and VMs.
-
-
-def _allocations(slot: Reservation) -> Mapping[str, object]:
-    details = slot.spec.committed_resource_reservation
-    return details.allocations if details is not None else {}
 
 
 def _hosts_of(given: ConsistencyInput) -> dict[str, list[str]]:
@@ -326,10 +317,10 @@ def _hosts_of(given: ConsistencyInput) -> dict[str, list[str]]:
     return hosts
 
 
-def _of_allocations(given: ConsistencyInput) -> Iterator[Disagreement]:
-    hosts, slots_of = _hosts_of(given), dict[str, list[Reservation]]()
-    moving = frozenset(given.moving)
-    promised = {uuid for uuid, one in _by_uuid(given).items() if not is_over(one.spec, given.now)}
+def _check_allocations(given: ConsistencyInput) -> Iterator[CommitmentDisagreement]:
+    all_hosts, slots_of = _hosts_of(given), dict[str, list[Reservation]]()
+    moving, drop = frozenset(given.moving), Repair.DROP_ALLOCATION
+    promised = {uuid for uuid, one in _index_by_uuid(given).items() if not is_over(one.spec, given.now)}
     for slot in given.slots:
         details = slot.spec.committed_resource_reservation
         if slot.spec.type != COMMITTED or details is None:
@@ -338,57 +329,49 @@ def _of_allocations(given: ConsistencyInput) -> Iterator[Disagreement]:
             slots_of.setdefault(vm, []).append(slot)
             if _is_new(allocation.creation_timestamp, given) or vm in moving:
                 continue
-            yield from _of_allocation(given, slot, vm, details.project_id, hosts.get(vm, []))
+            hosts, project = all_hosts.get(vm, []), details.project_id
+            known = given.vms.get(vm) if given.vms is not None else None
+            if given.vms is not None and known is None and not hosts:
+                detail = "no host reports the VM, and its source does not list it"
+                yield _build_disagreement(DisagreementKind.UNKNOWN_VM, slot.name, detail, repair=drop, vm=vm)
+            elif known is not None and known.project and known.project != project:
+                detail = f"the VM is of project {known.project}, the slot of {project}"
+                yield _build_disagreement(DisagreementKind.FOREIGN_VM, slot.name, detail, repair=drop, vm=vm)
+            elif vm in confirmed_allocations(slot) and slot.status.host not in hosts:
+                detail = f"it counts on {slot.status.host}; {' and '.join(sorted(hosts)) or 'no host'} reports it"
+                yield _build_disagreement(DisagreementKind.CONFIRMED_ELSEWHERE, slot.name, detail, vm=vm)
     for vm, slots in slots_of.items():
-        if len(slots) > 1 and vm not in moving:
-            yield from _twice(vm, slots, hosts.get(vm, []), promised.__contains__)
-
-
-def _of_allocation(
-    given: ConsistencyInput, slot: Reservation, vm: str, project: str, hosts: list[str]
-) -> Iterator[Disagreement]:
-    known = given.vms.get(vm) if given.vms is not None else None
-    if given.vms is not None and known is None and not hosts:
-        detail = "no host reports the VM, and its source does not list it"
-        yield _one(Kind.UNKNOWN_VM, slot.name, detail, repair=Repair.DROP_ALLOCATION, vm=vm)
-    elif known is not None and known.project and known.project != project:
-        detail = f"the VM is of project {known.project}, the slot of {project}"
-        yield _one(Kind.FOREIGN_VM, slot.name, detail, repair=Repair.DROP_ALLOCATION, vm=vm)
-    elif vm in confirmed_allocations(slot) and slot.status.host not in hosts:
-        detail = f"it counts on {slot.status.host}; {' and '.join(sorted(hosts)) or 'no host'} reports it"
-        yield _one(Kind.CONFIRMED_ELSEWHERE, slot.name, detail, vm=vm)
-
-
-def _twice(
-    vm: str, slots: list[Reservation], hosts: list[str], promised: Callable[[str], bool]
-) -> Iterator[Disagreement]:
-    """All but one of the slots lose the VM."""
-    keeps = keeper(vm, slots, hosts, promised)
-    for slot in slots:
-        if slot is not keeps:
+        if len(slots) < 2 or vm in moving:
+            continue
+        keeps = choose_keeper(vm, slots, all_hosts.get(vm, []), promised.__contains__)
+        for slot in (slot for slot in slots if slot is not keeps):
             detail = f"slot {keeps.name} has the VM as well"
-            yield _one(Kind.ALLOCATED_TWICE, slot.name, detail, repair=Repair.DROP_ALLOCATION, vm=vm)
+            yield _build_disagreement(DisagreementKind.ALLOCATED_TWICE, slot.name, detail, repair=drop, vm=vm)
 
 
-def _of_usage(given: ConsistencyInput) -> Iterator[Disagreement]:
+def _check_usage(given: ConsistencyInput) -> Iterator[CommitmentDisagreement]:
     charged: dict[tuple[str, str], str] = {}
     for one in sorted(given.commitments, key=lambda one: one.spec.commitment_uuid):
         spec, uuid = one.status.accepted_spec or one.spec, one.spec.commitment_uuid
         for vm in one.status.assigned_instances:
             first = charged.setdefault((spec.resource_type, vm), uuid)
             if first != uuid:
-                yield _one(Kind.CHARGED_TWICE, uuid, f"VM {vm} is charged to {first} as well", vm=vm)
+                yield _build_disagreement(
+                    DisagreementKind.CHARGED_TWICE, uuid, f"VM {vm} is charged to {first} as well", vm=vm
+                )
             if given.vms is not None and vm not in given.vms:
                 detail = f"VM {vm} is charged to it, and its source does not list it"
-                yield _one(Kind.CHARGED_UNKNOWN, uuid, detail, vm=vm)
+                yield _build_disagreement(DisagreementKind.CHARGED_UNKNOWN, uuid, detail, vm=vm)
         used = one.status.used_resources
         if used is not None:
             amount = used.memory_bytes if spec.resource_type == "memory" else -(-used.cpu_milli // 1000)
             if amount > spec.total:
-                yield _one(Kind.OVERCHARGED, uuid, f"{amount} is charged to it, and it is {spec.total}")
+                yield _build_disagreement(
+                    DisagreementKind.OVERCHARGED, uuid, f"{amount} is charged to it, and it is {spec.total}"
+                )
 
 
-def _of_vms(given: ConsistencyInput) -> Iterator[Disagreement]:
+def _check_vms(given: ConsistencyInput) -> Iterator[CommitmentDisagreement]:
     if given.vms is None:
         return
     moving = frozenset(given.moving)
@@ -397,6 +380,10 @@ def _of_vms(given: ConsistencyInput) -> Iterator[Disagreement]:
             continue
         known, where = given.vms.get(vm), " and ".join(sorted(hosts))
         if known is None:
-            yield _one(Kind.VM_NOT_LISTED, vm, f"{where} reports it, and its source does not list it")
+            yield _build_disagreement(
+                DisagreementKind.VM_NOT_LISTED, vm, f"{where} reports it, and its source does not list it"
+            )
         elif known.host and known.host not in hosts:
-            yield _one(Kind.VM_ON_OTHER_HOST, vm, f"its source says {known.host}, and {where} reports it")
+            yield _build_disagreement(
+                DisagreementKind.VM_ON_OTHER_HOST, vm, f"its source says {known.host}, and {where} reports it"
+            )

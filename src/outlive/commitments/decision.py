@@ -15,9 +15,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from outlive.base.clock import Clock
-from outlive.base.ids import Ids
-from outlive.commitments.acceptance import HeadroomOutcome, headroom, insufficient_text
+from outlive.base import Clock, Ids, as_instant
+from outlive.commitments.acceptance import HeadroomOutcome, check_headroom, insufficient_text
 from outlive.commitments.batch import (
     Batch,
     BatchPlan,
@@ -28,15 +27,16 @@ from outlive.commitments.batch import (
     steps_of,
     timeout_text,
 )
-from outlive.commitments.handover import Handover, hand_over
-from outlive.commitments.placer import SlotPlacer, give_way, lock_slot, placed
-from outlive.commitments.retry import retry_time
+from outlive.commitments.calendar import CalendarInput, RetryInput, list_bookings, retry_at
+from outlive.commitments.handover import hand_over
+from outlive.commitments.placer import SlotPlacer, build_placed, give_way, lock_slot
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import NewSlot, SlotLimitExceeded
-from outlive.commitments.state import SLOT_STATES, Commitment, from_spec, has_slots
+from outlive.commitments.state import SLOT_STATES, Commitment, from_spec, has_slots, is_over
 from outlive.commitments.view import CommitmentView
-from outlive.placement.reservations import blocked_hosts, placed_on
+from outlive.placement import blocked_hosts, placed_on, unused_amounts
 from outlive.resources import (
+    MEMORY,
     CommitmentStep,
     CommittedResource,
     CommittedResourceStatus,
@@ -52,7 +52,7 @@ TURN_S: Final = 0.02
 """How long a batch is decided before others get their turn."""
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class BatchRefusal(msgspec.Struct, frozen=True):
     """Why a batch is refused."""
 
     reason: str
@@ -62,7 +62,7 @@ class Refusal(msgspec.Struct, frozen=True):
     """Whether it was not decided in time."""
 
 
-class TimedOut(Exception):
+class BatchTimeout(Exception):
     """The time for a batch is over."""
 
 
@@ -72,8 +72,8 @@ class Accepted(msgspec.Struct, frozen=True):
     steps: tuple[CommitmentStep, ...] = ()
 
 
-class Decider:
-    """Decides one batch at a time; whoever calls holds the lock of all placements."""
+class BatchDecider:
+    """Decides one batch at a time; the caller holds the lock of all placements."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Decider:
         ids: Ids,
         turn: asyncio.Lock | None = None,
     ) -> None:
-        """``turn``: held by whoever calls, and let go for a moment again and again, so that recovery need not wait for
+        """``turn``: held by the caller, and let go for a moment again and again, so that recovery need not wait for
         a large batch. What is chosen before is in the ledger meanwhile."""
         self._turn = turn
         self._view = view
@@ -94,47 +94,45 @@ class Decider:
         self._clock = clock
         self._ids = ids
 
-    async def decide(self, batch: Batch, deadline_s: float) -> Accepted | Refusal:
+    async def decide(self, batch: Batch, deadline_s: float) -> Accepted | BatchRefusal:
         """What the batch does, held in the ledger by ``BATCH``, or its refusal, with nothing held.
 
         ``deadline_s``: when it has taken too long, on the monotonic clock.
         """
         now, view = self._clock.now(), self._view
-        groups = view.groups()
-        before = {uuid: cr for uuid in _uuids(batch) if (cr := view.commitment(uuid)) is not None}
+        groups = view.groups_by_name()
+        named = (one.uuid for project in batch.projects for asked in project.resources for one in asked.commitments)
+        before = {uuid: cr for uuid in dict.fromkeys(named) if (cr := view.find_commitment(uuid)) is not None}
         plan = steps_of(batch, groups, self._settings, before, now)
-        return Refusal(plan.refusal) if plan.refusal else await self.decide_steps(plan, deadline_s)
+        return BatchRefusal(plan.refusal) if plan.refusal else await self.decide_steps(plan, deadline_s)
 
-    async def decide_steps(self, plan: BatchPlan, deadline_s: float) -> Accepted | Refusal:
+    async def decide_steps(self, plan: BatchPlan, deadline_s: float) -> Accepted | BatchRefusal:
         """The same of steps that are known already."""
         now, view = self._clock.now(), self._view
-        attempt = _Attempt(self, plan, view.groups(), now)
+        attempt = _Attempt(self, plan, view.groups_by_name(), now)
         try:
             accepted = await attempt.run(deadline_s)
-        except TimedOut:
-            attempt.take_back()
-            return Refusal(timeout_text(self._settings.watch_timeout, attempt.waiting), timed_out=True)
+        except BatchTimeout:
+            attempt.undo()
+            waiting = len(plan.steps) - attempt.done
+            return BatchRefusal(timeout_text(self._settings.watch_timeout, waiting), timed_out=True)
         except BaseException:
-            attempt.take_back()
+            attempt.undo()
             raise
         attempt.hold_both()
         if attempt.refused and plan.confirmation:
-            attempt.take_back()
+            attempt.undo()
             at = None if attempt.hopeless else retry_time(plan.steps, view, now)
-            return Refusal(failed_text(attempt.refused), at)
+            return BatchRefusal(failed_text(attempt.refused), at)
         return accepted
 
-    async def give_way(self) -> None:
-        """Let others work, and place, who wait for it."""
-        await give_way(self._turn, self._clock)
-
-    async def try_out(self, batch: Batch, deadline_s: float) -> Refusal | None:
+    async def try_out(self, batch: Batch, deadline_s: float) -> BatchRefusal | None:
         """Whether there would be capacity for what the batch adds; nothing is left of the question."""
-        groups = self._view.groups()
+        groups = self._view.groups_by_name()
         plan = dry_run_needs(batch, groups, self._settings)
         if plan.refusal or not plan.needs:
-            return Refusal(plan.refusal) if plan.refusal else None
-        draw, now = self._ids.suffix(8), self._clock.now()
+            return BatchRefusal(plan.refusal) if plan.refusal else None
+        draw, now = self._ids.new_suffix(8), self._clock.now()
         probes = tuple(
             Commitment(
                 uuid=f"dryrun-{draw}-{number}",
@@ -153,18 +151,18 @@ class Decider:
         try:
             for probe in probes:
                 await attempt.accept(probe, (), deadline_s)
-        except TimedOut:
+        except BatchTimeout:
             waiting = len(probes) - attempt.done
-            return Refusal(dry_run_timeout_text(self._settings.watch_timeout, waiting), timed_out=True)
+            return BatchRefusal(dry_run_timeout_text(self._settings.watch_timeout, waiting), timed_out=True)
         finally:
-            attempt.take_back()
-        return Refusal(dry_run_failed_text(attempt.refused)) if attempt.refused else None
+            attempt.undo()
+        return BatchRefusal(dry_run_failed_text(attempt.refused)) if attempt.refused else None
 
 
 class _Attempt:
     """One batch, while it is decided."""
 
-    def __init__(self, decider: Decider, plan: BatchPlan, groups: dict[str, FlavorGroupSpec], now: float) -> None:
+    def __init__(self, decider: BatchDecider, plan: BatchPlan, groups: dict[str, FlavorGroupSpec], now: float) -> None:
         self._decider = decider
         self._view = decider._view
         self._placer = decider._placer
@@ -187,12 +185,7 @@ class _Attempt:
         """Whether something is refused for another reason than room for slots: no time makes that better."""
         self.done = 0
 
-    @property
-    def waiting(self) -> int:
-        """Commitments that are not decided."""
-        return len(self._plan.steps) - self.done
-
-    def take_back(self) -> None:
+    def undo(self) -> None:
         """The ledger counts nothing of the batch any more."""
         self._placer.fleet.settle_all(BATCH)
 
@@ -204,9 +197,18 @@ class _Attempt:
 
     async def run(self, deadline_s: float) -> Accepted:
         """Every step, as far as it can be had; what cannot is in ``refused``."""
-        slots = {step.uuid: self._view.slots(step.uuid) for step in self._plan.steps}
-        handover = hand_over(self._plan.steps, slots, self._now, taken=_Names(self._view))
-        self._pass_on(handover)
+        slots = {step.uuid: self._view.list_slots(step.uuid) for step in self._plan.steps}
+        handover = hand_over(self._plan.steps, slots, self._now, taken=_SlotNames(self._view))
+        # the ledger counts slots that have another owner or size, and not those that go
+        changed = {*handover.moved, *handover.cut}
+        for name in handover.released:
+            self._drop(name)
+        for passed in handover.slots.values():
+            for slot in passed:
+                if slot.name in handover.cut:
+                    self._placer.hold(lock_slot(slot), BATCH)
+                elif slot.name in changed:
+                    self._hold(slot)
         self._released = frozenset(handover.released)
         steps: list[CommitmentStep] = []
         for step in self._plan.steps:
@@ -259,7 +261,7 @@ class _Attempt:
         for slot in plan.keep:
             change = slot_kept(slot, cut)
             if not change.host:
-                host, why_not = self._place_again(slot, commitment, group)
+                host, why_not = self._place_existing(slot, commitment, group)
                 change, why = replace(change, host=host), why or why_not
             kept.append(change)
             ready += bool(change.host)
@@ -274,7 +276,7 @@ class _Attempt:
             return True, (*kept, *made)
         text = insufficient_text(ready + len(made), plan.total)
         self.refused.append((commitment.uuid, f"{text} ({why})" if why else text))
-        self._placer.put_back((one.name for one in made), BATCH)
+        self._placer.settle_slots((one.name for one in made), BATCH)
         self._covered.difference_update(one.vm for one in made)
         return False, tuple(kept)
 
@@ -284,27 +286,15 @@ class _Attempt:
         if not host:
             host, why = self._placer.choose(self._placer.request(new, commitment, group))
         if host:
-            self._placer.hold(lock_slot(placed(replace(new, host=host), commitment, now=self._now)), BATCH)
+            self._placer.hold(lock_slot(build_placed(replace(new, host=host), commitment, now=self._now)), BATCH)
         return host, why
 
-    def _place_again(self, slot: Reservation, commitment: Commitment, group: FlavorGroupSpec) -> tuple[str, str]:
+    def _place_existing(self, slot: Reservation, commitment: Commitment, group: FlavorGroupSpec) -> tuple[str, str]:
         """The same for a slot that is there and has no host."""
-        host, why = self._placer.choose(self._placer.request_again(slot, group))
+        host, why = self._placer.choose(self._placer.request_for_slot(slot, group))
         if host:
             self._hold(replace(slot, spec=replace(slot.spec, target_host=host)))
         return host, why
-
-    def _pass_on(self, handover: Handover) -> None:
-        """The ledger counts slots that have another owner or size, and not those that go."""
-        changed = {*handover.moved, *handover.cut}
-        for name in handover.released:
-            self._drop(name)
-        for slots in handover.slots.values():
-            for slot in slots:
-                if slot.name in handover.cut:
-                    self._placer.hold(lock_slot(slot), BATCH)
-                elif slot.name in changed:
-                    self._hold(slot)
 
     def _lacks_cores(self, commitment: Commitment) -> str:
         """Why a commitment of cores cannot be had; empty where it can, and for what asks for nothing."""
@@ -313,12 +303,12 @@ class _Attempt:
         mine = {step.uuid for step in self._plan.steps}
         others = [one for one in self._view.informers.commitments.items() if one.spec.commitment_uuid not in mine]
         others += self._cores.values()
-        verdict = headroom(
+        verdict = check_headroom(
             commitment,
-            self._view.capacity(commitment.group, commitment.zone),
+            self._view.find_capacity(commitment.group, commitment.zone),
             others,
             now=self._now,
-            held=self._view.held_cores(commitment, others),
+            held=self._view.occupied_cores(commitment, others),
         )
         if verdict.outcome is not HeadroomOutcome.ACCEPTED:
             return verdict.message
@@ -340,25 +330,23 @@ class _Attempt:
         self._placer.let_go(name, BATCH)
 
     async def _give_turn(self, deadline_s: float) -> None:
-        """Let others work now and then; ``TimedOut``."""
+        """Let others work, and place, now and then; ``BatchTimeout``. What the batch changes holds what it held, and
+        what it is to hold."""
         at = self._clock.monotonic()
         if at >= deadline_s:
-            raise TimedOut
-        if at - self._turn_s >= TURN_S:
-            await self._give_way()
-            self._turn_s = self._clock.monotonic()
-
-    async def _give_way(self) -> None:
-        """Let others work. What the batch changes holds what it held, and what it is to hold."""
+            raise BatchTimeout
+        if at - self._turn_s < TURN_S:
+            return
         self.hold_both()
         try:
-            await self._decider.give_way()
+            await give_way(self._decider._turn, self._clock)
         finally:
             for name, slot in self._touched.items():
                 if slot is None:
                     self._placer.let_go(name, BATCH)
                 else:
                     self._placer.hold(slot, BATCH)
+        self._turn_s = self._clock.monotonic()
 
 
 def _lock_place(wanted: Reservation | None, shown: Reservation | None) -> Reservation | None:
@@ -367,21 +355,14 @@ def _lock_place(wanted: Reservation | None, shown: Reservation | None) -> Reserv
     return lock_slot(found) if found is not None else None
 
 
-class _Names:
-    """Names of slots that exist, for whoever looks for a free one."""
+class _SlotNames:
+    """Names of slots that exist, to find a free one."""
 
     def __init__(self, view: CommitmentView) -> None:
         self._reservations = view.informers.reservations
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._reservations.get(name) is not None
-
-
-def _uuids(batch: Batch) -> Iterable[str]:
-    """Every commitment that a batch speaks of, once."""
-    return dict.fromkeys(
-        one.uuid for project in batch.projects for resource in project.resources for one in resource.commitments
-    )
 
 
 def slot_made(new: NewSlot, host: str) -> SlotChange:
@@ -407,3 +388,80 @@ def slot_kept(slot: Reservation, cut: Iterable[str] = ()) -> SlotChange:
         cpu_milli=slot.spec.resources.cpu_milli,
         kept=slot.name not in cut,
     )
+
+
+# When a batch that was refused for lack of capacity may be tried again (docs/design/commitment-rules.md#calendar).
+
+Place = tuple[str, str]
+"""Flavor group and zone."""
+
+
+def retry_time(steps: Iterable[CommitmentStep], view: CommitmentView, now: float) -> datetime | None:
+    """The earliest time at which there is room for all that the steps need, as far as ends of commitments say.
+
+    What placement refused is not free now, whatever the sum of free memory says: it may be scattered. So at least one
+    commitment has to end first. ``None`` where that makes no difference.
+    """
+    wanted: dict[Place, list[Commitment]] = {}
+    for step in steps:
+        if step.after is not None:
+            one = from_spec(step.after)
+            if has_slots(one, now):
+                wanted.setdefault((one.group, one.zone), []).append(one)
+    uuids = frozenset(step.uuid for step in steps)
+    found: list[datetime] = []
+    for place, commitments in wanted.items():
+        own = [slot for uuid in uuids for slot in _slots_in(view, uuid, place)]
+        needed = sum(one.memory_bytes for one in commitments) - sum(slot.spec.resources.memory_bytes for slot in own)
+        if needed <= 0:
+            continue
+        at = retry_at(_build_question(view, place, needed, commitments, uuids, now))
+        if at is None:
+            return None
+        found.append(at)
+    return max(found, default=None)
+
+
+def _build_question(
+    view: CommitmentView,
+    place: Place,
+    needed: int,
+    commitments: Sequence[Commitment],
+    uuids: frozenset[str],
+    now: float,
+) -> RetryInput:
+    capacity = view.find_capacity(*place)
+    free = capacity.status.free_capacity.get(MEMORY, 0) if capacity is not None else 0
+    active = [one for one in view.informers.commitments.items() if not is_over(one.spec, now)]
+    specs = [one.status.accepted_spec or one.spec for one in active]
+    others = [
+        from_spec(spec)
+        for spec in specs
+        if (spec.flavor_group_name, spec.availability_zone) == place
+        and spec.resource_type == "memory"
+        and spec.commitment_uuid not in uuids
+    ]
+    held: dict[str, int] = {}
+    for number, one in enumerate(others):
+        slots = _slots_in(view, one.uuid, place)
+        held[one.uuid] = sum(unused_amounts(slot).memory_bytes for slot in slots)
+        # where its VMs run there is no room when it ends either: they run on
+        by_vms = sum(slot.spec.resources.memory_bytes for slot in slots) - held[one.uuid]
+        others[number] = replace(one, memory_bytes=max(0, one.memory_bytes - max(0, by_vms)))
+    ends = [one.end for one in commitments]
+    known = [as_instant(end) for end in ends if end is not None]
+    return RetryInput(
+        calendar=CalendarInput(free_bytes=min(free, needed - 1), bookings=list_bookings(others, now, held), now=now),
+        memory_bytes=needed,
+        until=max(known) if len(known) == len(ends) else None,
+    )
+
+
+def _slots_in(view: CommitmentView, uuid: str, place: Place) -> list[Reservation]:
+    """The slots that a commitment has in a flavor group and zone."""
+    return [slot for slot in view.list_slots(uuid) if (_group_of(slot), slot.spec.availability_zone) == place]
+
+
+def _group_of(slot: Reservation) -> str:
+    details = slot.spec.committed_resource_reservation
+    return details.resource_group if details is not None else ""

@@ -1,6 +1,6 @@
 """The decisions of commitments by name, for ``outlive decide`` and for replay.
 
-Each is the function that the product itself uses, on plain data (docs/reference/commitments.md#decisions).
+Each is the function that the product itself uses, on plain data (docs/design/commitment-rules.md#decisions).
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.commitments.acceptance import Headroom, SlotsVerdict, evaluate, headroom
+from outlive.base import BadInput
+from outlive.commitments.acceptance import Headroom, SlotsVerdict, check_headroom, evaluate
 from outlive.commitments.batch import Batch, BatchPlan, DryRunPlan, dry_run_needs, needs_confirmation, steps_of
-from outlive.commitments.decisions_usage import DECISIONS as USAGE_DECISIONS
-from outlive.commitments.explanation import Explanation, ExplanationInput, explain
+from outlive.commitments.bookkeeping import BookkeepingInput, BookkeepingResult, record
+from outlive.commitments.calendar import RetryInput, RetryResult, find_earliest
+from outlive.commitments.consistency import ConsistencyInput, ConsistencyResult, compare
+from outlive.commitments.explanation import CommitmentExplanation, ExplanationInput, explain
 from outlive.commitments.handover import Handover, hand_over
+from outlive.commitments.oversubscription import CheckOutcome, HostCheck, HostVerdict, check_host
 from outlive.commitments.settings import CommitmentSettings, GroupSettings
 from outlive.commitments.slots import Candidate, SlotOptions, SlotPlan, plan_slots
-from outlive.commitments.state import READY, Commitment, is_active, is_over, retry_delay, summary
-from outlive.resources import CommittedResource, FlavorGroupCapacity, FlavorGroupSpec, Reservation, condition
-from outlive.runtime.decisions import Decision
-from outlive.runtime.units import Amount
+from outlive.commitments.split import SplitInput, SplitResult, split
+from outlive.commitments.state import READY, Commitment, is_active, is_over, retry_delay, summarise
+from outlive.commitments.usage import UsageInput, UsageResult, assign
+from outlive.commitments.verification import VerificationInput, VerificationResult, verify_slot
+from outlive.resources import CommittedResource, FlavorGroupCapacity, FlavorGroupSpec, Reservation, find_condition
+from outlive.runtime import Amount, Decision
 
 
 class _Input(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -111,45 +116,41 @@ class DryRunInput(_Input, frozen=True, kw_only=True):
     resources: dict[str, GroupSettings] = {}
 
 
-def _state(given: StateInput) -> StateResult:
+def _decide_state(given: StateInput) -> StateResult:
     cr, now = given.commitment, given.now
-    found = condition(cr.status.conditions, READY)
+    found = find_condition(cr.status.conditions, READY)
     return StateResult(
         active=is_active(cr.spec, now),
         over=is_over(cr.spec, now),
         retry_s=retry_delay(found, now, given.retry_s, given.max_retry_s),
-        summary=summary(cr, now),
+        summary=summarise(cr, now),
     )
 
 
-def _slots(given: SlotsInput) -> SlotPlan:
+def _decide_slots(given: SlotsInput) -> SlotPlan:
     return plan_slots(given.commitment, given.existing, given.group, options=given.options, candidates=given.candidates)
 
 
-def _changes_nothing(plan: SlotPlan) -> bool:
-    return not plan.changes
-
-
-def _verdict(given: VerdictInput) -> SlotsVerdict:
+def _decide_verdict(given: VerdictInput) -> SlotsVerdict:
     return evaluate(given.commitment, given.slots, given.expected)
 
 
-def _headroom(given: HeadroomInput) -> Headroom:
-    return headroom(given.commitment, given.capacity, given.others, now=given.now, held=given.held)
+def _decide_headroom(given: HeadroomInput) -> Headroom:
+    return check_headroom(given.commitment, given.capacity, given.others, now=given.now, held=given.held)
 
 
-def _confirmation(given: Batch) -> ConfirmationResult:
+def _decide_confirmation(given: Batch) -> ConfirmationResult:
     return ConfirmationResult(confirmation=needs_confirmation(given))
 
 
-def _batch(given: BatchInput) -> BatchResult:
+def _decide_batch(given: BatchInput) -> BatchResult:
     before: dict[str, CommittedResource] = {}
     for cr in given.commitments:
         uuid = cr.spec.commitment_uuid
         if before.setdefault(uuid, cr) is not cr:
             raise BadInput(f"commitment {uuid} is given twice", place="commitments", remedy="uuids are unique")
     settings = CommitmentSettings(flavor_group_resources=given.resources)
-    plan = steps_of(given.batch, _by_name(given.groups), settings, before, given.now)
+    plan = steps_of(given.batch, _index_by_name(given.groups), settings, before, given.now)
     if plan.refusal:
         return BatchResult(plan=plan)
     slots: dict[str, list[Reservation]] = {}
@@ -163,35 +164,62 @@ def _batch(given: BatchInput) -> BatchResult:
 
 def _dry_run(given: DryRunInput) -> DryRunPlan:
     settings = CommitmentSettings(flavor_group_resources=given.resources)
-    return dry_run_needs(given.batch, _by_name(given.groups), settings)
+    return dry_run_needs(given.batch, _index_by_name(given.groups), settings)
 
 
-def _by_name(groups: Sequence[FlavorGroupSpec]) -> dict[str, FlavorGroupSpec]:
+def _index_by_name(groups: Sequence[FlavorGroupSpec]) -> dict[str, FlavorGroupSpec]:
     return {group.group_name: group for group in groups}
 
 
+# Decisions are sent to child processes, which takes functions with a name.
+
+
+def _changes_nothing(plan: SlotPlan) -> bool:
+    return not plan.changes
+
+
+def _keeps_all(result: VerificationResult) -> bool:
+    return not result.dropped and not result.confirmed_first
+
+
+def _takes_no_slot(result: BookkeepingResult) -> bool:
+    return not result.slot
+
+
+def _keeps_slots(verdict: HostVerdict) -> bool:
+    return verdict.outcome is not CheckOutcome.EVICTED
+
+
+def _agrees(result: ConsistencyResult) -> bool:
+    return not result.disagreements
+
+
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
-    Decision("commitments.state", _state, StateInput, StateResult, "What is this commitment worth now?"),
+    Decision("commitments.state", _decide_state, StateInput, StateResult, "What is this commitment worth now?"),
     Decision(
         "commitments.slots",
-        _slots,
+        _decide_slots,
         SlotsInput,
         SlotPlan,
         "Which slots does this commitment need: kept, deleted, made and changed?",
         is_empty=_changes_nothing,
     ),
-    Decision("commitments.verdict", _verdict, VerdictInput, SlotsVerdict, "Are the slots of this commitment there?"),
-    Decision("commitments.headroom", _headroom, HeadroomInput, Headroom, "Are there enough cores for this commitment?"),
+    Decision(
+        "commitments.verdict", _decide_verdict, VerdictInput, SlotsVerdict, "Are the slots of this commitment there?"
+    ),
+    Decision(
+        "commitments.headroom", _decide_headroom, HeadroomInput, Headroom, "Are there enough cores for this commitment?"
+    ),
     Decision(
         "commitments.confirmation",
-        _confirmation,
+        _decide_confirmation,
         Batch,
         ConfirmationResult,
         "Does the sender of this batch wait for the answer?",
     ),
     Decision(
         "commitments.batch",
-        _batch,
+        _decide_batch,
         BatchInput,
         BatchResult,
         "What does this batch do, and whose are the slots afterwards?",
@@ -201,8 +229,44 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
         "commitments.explain",
         explain,
         ExplanationInput,
-        Explanation,
+        CommitmentExplanation,
         "Why is there no capacity for this commitment, and what would help?",
     ),
-    *USAGE_DECISIONS,
+    Decision(
+        "commitments.verify_slot",
+        verify_slot,
+        VerificationInput,
+        VerificationResult,
+        "Which VMs are in a commitment slot",
+        is_empty=_keeps_all,
+    ),
+    Decision(
+        "commitments.record",
+        record,
+        BookkeepingInput,
+        BookkeepingResult,
+        "Which commitment slot a placed VM takes",
+        is_empty=_takes_no_slot,
+    ),
+    Decision(
+        "commitments.check_host",
+        check_host,
+        HostCheck,
+        HostVerdict,
+        "Whether a commitment slot leaves a host that holds too much",
+        is_empty=_keeps_slots,
+    ),
+    Decision("commitments.assign", assign, UsageInput, UsageResult, "Which VM is charged to which commitment"),
+    Decision("commitments.split", split, SplitInput, SplitResult, "How free hosts are divided between flavor groups"),
+    Decision(
+        "commitments.retry", find_earliest, RetryInput, RetryResult, "When a commitment that is refused would fit"
+    ),
+    Decision(
+        "commitments.compare",
+        compare,
+        ConsistencyInput,
+        ConsistencyResult,
+        "Where Limes, commitments, slots, hosts and VMs disagree",
+        is_empty=_agrees,
+    ),
 )

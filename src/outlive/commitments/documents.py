@@ -6,14 +6,13 @@ several times, with some of its slots each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from msgspec.structs import replace
 
 from outlive.base import limits
-from outlive.resources import CommitmentChange, CommitmentStep, ObjectMeta
-from outlive.resources.codec import encode
+from outlive.resources import CommitmentChange, CommitmentStep, ObjectMeta, encode
 
 DOCUMENT_BYTES: Final = limits.OBJECT_BYTES * 3 // 4
 """What one document of a change has of it, at most."""
@@ -41,7 +40,9 @@ def part_name(head: CommitmentChange, number: int) -> str:
     return f"change-{head.nonce}-{number}"
 
 
-def joined(head: CommitmentChange, documents: Mapping[str, CommitmentChange]) -> tuple[CommitmentStep, ...] | None:
+def join_documents(
+    head: CommitmentChange, documents: Mapping[str, CommitmentChange]
+) -> tuple[CommitmentStep, ...] | None:
     """All steps of the change, from its head and further documents by name; ``None`` where one is missing."""
     steps: list[CommitmentStep] = []
     for number in range(head.parts + 1):
@@ -60,16 +61,13 @@ def _split(steps: Iterable[CommitmentStep]) -> list[list[CommitmentStep]]:
     """The steps in portions that each fit into one document; at least one portion, which may be empty."""
     portions: list[list[CommitmentStep]] = [[]]
     size = 0
-    for piece in (piece for step in steps for piece in _pieces(step)):
-        bytes_ = len(encode(piece))
-        if portions[-1] and size + bytes_ > DOCUMENT_BYTES:
-            portions.append([])
-            size = 0
-        portions[-1].append(piece)
-        size += bytes_
+    for step in steps:
+        for first in range(0, max(1, len(step.slots)), PIECE_SLOTS):
+            piece = replace(step, slots=step.slots[first : first + PIECE_SLOTS])
+            bytes_ = len(encode(piece))
+            if portions[-1] and size + bytes_ > DOCUMENT_BYTES:
+                portions.append([])
+                size = 0
+            portions[-1].append(piece)
+            size += bytes_
     return portions
-
-
-def _pieces(step: CommitmentStep) -> Iterator[CommitmentStep]:
-    for first in range(0, max(1, len(step.slots)), PIECE_SLOTS):
-        yield replace(step, slots=step.slots[first : first + PIECE_SLOTS])

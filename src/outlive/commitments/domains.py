@@ -1,7 +1,7 @@
 """Asks Keystone for the names of domains and the domains of projects, now and then and when one is missing.
 
 LIQUID says the name with each batch and each push of quota; Keystone is asked for what nobody has said. What it does
-not tell now stays unknown: what needs the name waits (docs/reference/commitments.md#domains).
+not tell now stays unknown: what needs the name waits (docs/design/commitment-rules.md#domains).
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline, set_within
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import Clock, OutliveError, deadline, get_logger, set_within
 from outlive.commitments.batch import Batch
 from outlive.commitments.ports import DomainSource
-from outlive.placement.domains import Domains
+from outlive.placement import Domains
 
 REFRESH_S: Final = 900.0
 """How often Keystone is asked for all of them."""
@@ -58,7 +55,7 @@ class DomainNames:
 
     def want(self, domains: Iterable[str]) -> bool:
         """Ask Keystone soon if the name of one of these domains is not known; whether that is so."""
-        missing = any(domain and not self._domains.name(domain) for domain in domains)
+        missing = any(domain and not self._domains.name_of(domain) for domain in domains)
         if missing:
             self._missing.set()
         return missing

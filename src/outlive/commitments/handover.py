@@ -1,7 +1,7 @@
 """Slots that pass from one commitment of a batch to another, with the VMs in them.
 
 A commitment that is moved, split, merged, converted or renewed is other numbers for the same capacity: its slots stay
-where they are and get another owner, before anything is placed (docs/reference/commitments.md#handover).
+where they are and get another owner, before anything is placed (docs/design/commitment-rules.md#handover).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 from msgspec.structs import replace
 
 from outlive.commitments.names import commitment_name, free_slot_names
-from outlive.commitments.slots import NewSlot, reservation_of, shrink_order, slot_allocations, slot_order
+from outlive.commitments.slots import NewSlot, memory_of, reservation_of, shrink_order, slot_allocations, slot_order
 from outlive.commitments.state import Commitment, from_spec, has_slots
-from outlive.placement.reservations import is_ready
+from outlive.placement import is_ready
 from outlive.resources import ACTIVE_STATES, CPU, MEMORY, Amounts, CommitmentStep, CommittedSpec, Reservation
 
 CREATOR: Final = "committed-resource-handover"
@@ -60,8 +60,8 @@ class _BySize:
 
     def __init__(self, slots: Iterable[Reservation]) -> None:
         numbered = sorted(slots, key=slot_order, reverse=True)
-        self._slots = sorted(numbered, key=_memory)
-        self._sizes = [_memory(slot) for slot in self._slots]
+        self._slots = sorted(numbered, key=memory_of)
+        self._sizes = [memory_of(slot) for slot in self._slots]
 
     def take_up_to(self, size: int) -> Reservation | None:
         """The largest of at most this size."""
@@ -78,7 +78,7 @@ class _BySize:
         return self._slots.pop(place)
 
 
-class _Part(msgspec.Struct, kw_only=True):
+class _RoomPart(msgspec.Struct, kw_only=True):
     """Room on a host that a slot gives up because it becomes smaller."""
 
     slot: Reservation
@@ -110,7 +110,7 @@ def hand_over(
         given_up = own
         if after is not None and has_slots(after, now):
             takers.append(_Taker(after))
-            given_up = () if step.uuid in alone else _given_up(after, own)
+            given_up = () if step.uuid in alone else _find_given_up(after, own)
             names = {slot.name for slot in given_up}
             for slot in own:
                 if slot.name not in names:
@@ -132,7 +132,7 @@ def hand_over(
     )
 
 
-def handed(slot: Reservation, commitment: Commitment, memory_bytes: int | None = None) -> Reservation:
+def hand_over_slot(slot: Reservation, commitment: Commitment, memory_bytes: int | None = None) -> Reservation:
     """The slot as one of this commitment, of this size if it is given; its VMs stay in it."""
     details = slot.spec.committed_resource_reservation or CommittedSpec()
     size = slot.spec.resources
@@ -149,18 +149,14 @@ def handed(slot: Reservation, commitment: Commitment, memory_bytes: int | None =
     return replace(slot, spec=replace(slot.spec, resources=size, committed_resource_reservation=wanted))
 
 
-def _market(slot: Reservation) -> _Market:
+def _market_of(slot: Reservation) -> _Market:
     details = slot.spec.committed_resource_reservation or CommittedSpec()
     return details.resource_group, slot.spec.availability_zone
 
 
-def _project(slot: Reservation) -> str:
+def _project_of(slot: Reservation) -> str:
     details = slot.spec.committed_resource_reservation
     return details.project_id if details is not None else ""
-
-
-def _memory(slot: Reservation) -> int:
-    return slot.spec.resources.memory_bytes
 
 
 def _without_partners(steps: Sequence[CommitmentStep], slots: Mapping[str, Sequence[Reservation]]) -> frozenset[str]:
@@ -170,10 +166,10 @@ def _without_partners(steps: Sequence[CommitmentStep], slots: Mapping[str, Seque
     moving: set[str] = set()
     for step in steps:
         own = slots.get(step.uuid, ())
-        markets[step.uuid] = set(map(_market, own))
+        markets[step.uuid] = set(map(_market_of, own))
         if step.after is not None:
             markets[step.uuid].add((step.after.flavor_group_name, step.after.availability_zone))
-            if any(_project(slot) != step.after.project_id for slot in own):
+            if any(_project_of(slot) != step.after.project_id for slot in own):
                 moving.add(step.uuid)
     crowd = Counter(market for found in markets.values() for market in found)
     return frozenset(
@@ -181,21 +177,21 @@ def _without_partners(steps: Sequence[CommitmentStep], slots: Mapping[str, Seque
     )
 
 
-def _given_up(after: Commitment, own: Sequence[Reservation]) -> list[Reservation]:
+def _find_given_up(after: Commitment, own: Sequence[Reservation]) -> list[Reservation]:
     """Slots that a commitment does not keep: of another project, group or zone, and what is too much."""
-    kept = [s for s in own if (_project(s), _market(s)) == (after.project, (after.group, after.zone))]
+    kept = [s for s in own if (_project_of(s), _market_of(s)) == (after.project, (after.group, after.zone))]
     names = {slot.name for slot in kept}
     given_up = [slot for slot in own if slot.name not in names]
-    excess = sum(map(_memory, kept)) - after.memory_bytes
+    excess = sum(map(memory_of, kept)) - after.memory_bytes
     for slot in shrink_order(sorted(kept, key=slot_order)):
         if excess <= 0:
             break
         given_up.append(slot)
-        excess -= _memory(slot)
+        excess -= memory_of(slot)
     return given_up
 
 
-def _share(takers: Sequence[_Taker], pool: Sequence[Reservation], *, within_project: bool) -> Iterator[_Part]:
+def _share(takers: Sequence[_Taker], pool: Sequence[Reservation], *, within_project: bool) -> Iterator[_RoomPart]:
     """Commitments take what they need from the pool, slots with VMs first; what slots give up that become smaller.
 
     First each takes slots that fit whole. Then those that are left are larger than what anybody misses, and so there
@@ -203,42 +199,44 @@ def _share(takers: Sequence[_Taker], pool: Sequence[Reservation], *, within_proj
     """
     found: dict[tuple[_Market, str], tuple[list[Reservation], list[Reservation]]] = {}
     for slot in pool:
-        if _memory(slot) > 0:
-            with_vms, empty = found.setdefault((_market(slot), _project(slot) if within_project else ""), ([], []))
+        if memory_of(slot) > 0:
+            with_vms, empty = found.setdefault(
+                (_market_of(slot), _project_of(slot) if within_project else ""), ([], [])
+            )
             (with_vms if slot_allocations(slot) else empty).append(slot)
     shelves = {key: tuple(map(_BySize, lists)) for key, lists in found.items()}
 
-    def of(taker: _Taker) -> tuple[_BySize, ...]:
+    def shelf_for(taker: _Taker) -> tuple[_BySize, ...]:
         return shelves.get((taker.market, taker.commitment.project if within_project else ""), ())
 
     for taker in takers:
-        for shelf in of(taker):
+        for shelf in shelf_for(taker):
             while taker.missing > 0 and (fit := shelf.take_up_to(taker.missing)) is not None:
-                taker.add(handed(fit, taker.commitment))
+                taker.add(hand_over_slot(fit, taker.commitment))
     for taker in sorted(takers, key=lambda taker: -taker.missing):
-        for shelf in of(taker):
+        for shelf in shelf_for(taker):
             if taker.missing > 0 and (larger := shelf.take_above(taker.missing)) is not None:
                 yield from _take_in_part(taker, larger)
 
 
-def _take_in_part(taker: _Taker, slot: Reservation) -> Iterator[_Part]:
+def _take_in_part(taker: _Taker, slot: Reservation) -> Iterator[_RoomPart]:
     """The slot becomes as small as the commitment needs it."""
-    new = handed(slot, taker.commitment, taker.missing)
+    new = hand_over_slot(slot, taker.commitment, taker.missing)
     taker.add(new)
     if is_ready(slot) and slot.spec.target_host == slot.status.host:
-        memory, cpu = (_given_room(slot, new, resource) for resource in (MEMORY, CPU))
+        memory, cpu = (_released_amount(slot, new, resource) for resource in (MEMORY, CPU))
         if memory > 0:
-            yield _Part(slot=slot, memory_bytes=memory, cpu_milli=cpu)
+            yield _RoomPart(slot=slot, memory_bytes=memory, cpu_milli=cpu)
 
 
-def _given_room(old: Reservation, new: Reservation, resource: str) -> int:
+def _released_amount(old: Reservation, new: Reservation, resource: str) -> int:
     """What a slot that became smaller does not hold any more; its VMs use their part anyway."""
     used = sum(one.resources.get(resource, 0) for one in slot_allocations(old).values())
     return max(old.spec.resources.get(resource, 0), used) - max(new.spec.resources.get(resource, 0), used)
 
 
 def _take_parts(
-    taker: _Taker, parts: Sequence[_Part], old: Mapping[str, Reservation], taken: Container[str], now: float
+    taker: _Taker, parts: Sequence[_RoomPart], old: Mapping[str, Reservation], taken: Container[str], now: float
 ) -> Iterator[str]:
     """New slots of the commitment from room that others gave up, on the same hosts."""
     if taker.missing <= 0 or not parts:
@@ -246,7 +244,7 @@ def _take_parts(
     names = free_slot_names(commitment_name(taker.commitment.uuid), [*old, *(s.name for s in taker.slots)], taken)
     for part in parts:
         memory = min(part.memory_bytes, taker.missing)
-        if memory <= 0 or _market(part.slot) != taker.market:
+        if memory <= 0 or _market_of(part.slot) != taker.market:
             continue
         size, details = part.slot.spec.resources, part.slot.spec.committed_resource_reservation
         new = NewSlot(

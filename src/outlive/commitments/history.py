@@ -13,8 +13,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from outlive.base.clock import as_datetime, as_instant
-from outlive.base.errors import BadInput
+from outlive.base import BadInput, as_datetime, as_instant
 from outlive.commitments.names import history_name
 from outlive.commitments.state import is_active
 from outlive.resources import CommitmentCoverage, CommittedResource, CommittedType, ObjectMeta, UsageHistory
@@ -83,7 +82,7 @@ def month_seconds(month: str) -> int:
 # What is recorded.
 
 
-def charged_now(commitments: Iterable[CommittedResource], now: float) -> dict[str, Charged]:
+def charges_by_uuid(commitments: Iterable[CommittedResource], now: float) -> dict[str, Charged]:
     """Uuid → what the objects say is charged to it; only commitments that are active, and have VMs."""
     found: dict[str, Charged] = {}
     for one in commitments:
@@ -94,7 +93,7 @@ def charged_now(commitments: Iterable[CommittedResource], now: float) -> dict[st
     return found
 
 
-def begun(project: str, month: str, before: UsageHistory | None) -> UsageHistory:
+def begin_month(project: str, month: str, before: UsageHistory | None) -> UsageHistory:
     """The document of a new month: what was charged at the end of the month ``before`` still is."""
     open_ones = before.commitments.items() if before is not None else ()
     return UsageHistory(
@@ -113,7 +112,7 @@ def begun(project: str, month: str, before: UsageHistory | None) -> UsageHistory
     )
 
 
-def still_charged(history: UsageHistory, ends: Mapping[str, float]) -> dict[str, Charged]:
+def list_still_charged(history: UsageHistory, ends: Mapping[str, float]) -> dict[str, Charged]:
     """Uuid → what the document says is charged at its end, but to commitments that ended in its month."""
     until = month_begin(month_before(history.month, -1))
     return {
@@ -123,7 +122,7 @@ def still_charged(history: UsageHistory, ends: Mapping[str, float]) -> dict[str,
     }
 
 
-def recorded(
+def record_charges(
     history: UsageHistory, charged: Mapping[str, Charged], now: float, ends: Mapping[str, float] | None = None
 ) -> UsageHistory:
     """The document with what is charged now, in seconds since 1970; the same object where nothing changed.
@@ -140,12 +139,12 @@ def recorded(
             continue
         end = min(at, max(0, int(ends[uuid]) - begin)) if uuid in ends else at
         one = found.get(uuid) or CommitmentCoverage(resource_type=charged[uuid].type)
-        found[uuid] = _changed(one, charged[uuid].vms if uuid in charged else (), end)
+        found[uuid] = _change_coverage(one, charged[uuid].vms if uuid in charged else (), end)
     made = replace(history, commitments=found, left_out=left_out)
-    return history if found == history.commitments else _bounded(made)
+    return history if found == history.commitments else _trim_history(made)
 
 
-def _changed(one: CommitmentCoverage, vms: tuple[str, ...], at: int) -> CommitmentCoverage:
+def _change_coverage(one: CommitmentCoverage, vms: tuple[str, ...], at: int) -> CommitmentCoverage:
     """The coverage of one commitment to which these VMs are charged from this second on."""
     now = frozenset(vms)
     changed = {
@@ -162,7 +161,7 @@ def _changed(one: CommitmentCoverage, vms: tuple[str, ...], at: int) -> Commitme
     return one
 
 
-def _bounded(history: UsageHistory) -> UsageHistory:
+def _trim_history(history: UsageHistory) -> UsageHistory:
     """The document without the times of single VMs that are too many: what ended first goes first."""
     size = sum(
         _COMMITMENT_BYTES + sum(len(vm) + _VM_BYTES + _RUN_BYTES * len(times) // 2 for vm, times in one.vms.items())
@@ -194,14 +193,17 @@ def _bounded(history: UsageHistory) -> UsageHistory:
 # What is read of it.
 
 
-def shares(history: UsageHistory, now: float) -> tuple[CoverageShare, ...]:
+def list_shares(history: UsageHistory, now: float) -> tuple[CoverageShare, ...]:
     """Every commitment of the month, by uuid; what still goes on counts until ``now``, or the end of the month."""
     begin = month_begin(history.month)
     at = min(max(0, int(now) - begin), month_seconds(history.month))
     found: list[CoverageShare] = []
     for uuid, one in sorted(history.commitments.items()):
         since = one.covered_since
-        runs = {vm: _runs(times, at) for vm, times in sorted(one.vms.items())}
+        runs: dict[str, list[tuple[int, int]]] = {}
+        for vm, changes in sorted(one.vms.items()):
+            whole = changes if len(changes) % 2 == 0 else (*changes, max(at, changes[-1]))
+            runs[vm] = list(zip(whole[::2], whole[1::2], strict=True))
         found.append(
             CoverageShare(
                 project=history.project_id,
@@ -217,11 +219,6 @@ def shares(history: UsageHistory, now: float) -> tuple[CoverageShare, ...]:
             )
         )
     return tuple(found)
-
-
-def _runs(times: tuple[int, ...], at: int) -> list[tuple[int, int]]:
-    ends = times if len(times) % 2 == 0 else (*times, max(at, times[-1]))
-    return list(zip(ends[::2], ends[1::2], strict=True))
 
 
 def is_old(history: UsageHistory, now: float, months: int) -> bool:

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 
 LARGEST: Final = 2**64 - 1
 """The largest number of the contract."""
@@ -98,7 +98,7 @@ class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 # -- changes of commitments ---------------------------------------------------------------------------------
 
 
-class Commitment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class LiquidCommitment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What happens to one commitment. No old status: there was none; no new status: it is deleted."""
 
     uuid: str
@@ -123,7 +123,7 @@ class ResourceChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     total_confirmed_after: Unsigned = 0
     total_guaranteed_before: Unsigned = 0
     total_guaranteed_after: Unsigned = 0
-    commitments: tuple[Commitment, ...] | None = ()
+    commitments: tuple[LiquidCommitment, ...] | None = ()
 
     def __post_init__(self) -> None:
         _check_range(self)
@@ -144,7 +144,7 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     info_version: int = 0
     by_project: dict[Name, ProjectChange] | None = {}
 
-    def each(self) -> Iterator[Commitment]:
+    def iterate_commitments(self) -> Iterator[LiquidCommitment]:
         """Every commitment that it changes."""
         for project in (self.by_project or {}).values():
             for resource in (project.by_resource or {}).values():
@@ -153,7 +153,7 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def commitments(self) -> int:
         """How many commitments it changes."""
-        return sum(1 for _ in self.each())
+        return sum(1 for _ in self.iterate_commitments())
 
 
 class ChangeAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

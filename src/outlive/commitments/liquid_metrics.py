@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from outlive.runtime.metrics import Counter, Histogram, Metrics
+from outlive.runtime import Counter, Histogram, Metrics
 
 Call = Literal["info", "change", "usage", "capacity", "quota"]
 Result = Literal["accepted", "rejected", "error"]
@@ -26,7 +26,7 @@ CODES: Final[Mapping[Call, tuple[int, ...]]] = {
 }
 """Status codes whose series exist from the start."""
 RESULTS: Final[tuple[Result, ...]] = ("accepted", "rejected", "error")
-_FLAGS: Final = ("true", "false")
+
 _SECONDS: Final[Mapping[Call, tuple[float, ...]]] = {
     "info": REPORT_SECONDS,
     "usage": REPORT_SECONDS,
@@ -43,10 +43,10 @@ class LiquidMetrics:
         self._durations: dict[Call, Histogram] = {}
         for call, buckets in _SECONDS.items():
             name = f"{PREFIX}{call}_api"
-            self._requests[call] = metrics.counter(
+            self._requests[call] = metrics.add_counter(
                 f"{name}_requests_total", f"LIQUID requests: {call}", ("status_code",)
             )
-            self._durations[call] = metrics.histogram(
+            self._durations[call] = metrics.add_histogram(
                 f"{name}_request_duration_seconds",
                 f"Time of LIQUID requests: {call}",
                 ("status_code",),
@@ -56,28 +56,28 @@ class LiquidMetrics:
                 self._requests[call].labels(str(code))
                 self._durations[call].labels(str(code))
         change = f"{PREFIX}change_api"
-        self._change_requests = metrics.counter(
+        self._change_requests = metrics.add_counter(
             f"{change}_requests_total", "LIQUID requests: change", ("status_code", "dry_run", "result")
         )
-        self._change_durations = metrics.histogram(
+        self._change_durations = metrics.add_histogram(
             f"{change}_request_duration_seconds",
             "Time of LIQUID requests: change",
             ("status_code", "dry_run"),
             buckets=CHANGE_SECONDS,
         )
-        self._changes = metrics.counter(
+        self._changes = metrics.add_counter(
             f"{change}_commitment_changes_total", "Commitments in change requests", ("result", "az", "dry_run")
         )
-        self._timeouts = metrics.counter(
+        self._timeouts = metrics.add_counter(
             f"{change}_timeouts_total", "Change requests that were not decided in time", ("dry_run",)
         )
-        self.reported = metrics.gauge(
+        self.reported = metrics.add_gauge(
             f"{PREFIX}reported_capacity", "Capacity as it was reported last", ("resource", "az", "unit_size")
         )
         self._create_change_series()
 
     def _create_change_series(self) -> None:
-        for flag in _FLAGS:
+        for flag in ("true", "false"):
             self._timeouts.labels(flag)
             for code in CODES["change"]:
                 self._change_durations.labels(str(code), flag)

@@ -6,11 +6,8 @@ import re
 from collections.abc import Container, Iterable, Iterator
 from typing import Final, Literal, get_args
 
-from outlive.base.errors import BadInput
-from outlive.base.hashes import stable_hash
-from outlive.resources import CommittedType
-from outlive.resources.commitments import COMMITMENT_PREFIX
-from outlive.resources.meta import object_name
+from outlive.base import BadInput, stable_hash
+from outlive.resources import COMMITMENT_PREFIX, CommittedType, object_name
 
 ResourceKind = Literal["ram", "cores", "instances"]
 RESOURCE_KINDS: Final[tuple[ResourceKind, ...]] = get_args(ResourceKind)
@@ -40,24 +37,15 @@ def resource_name(group: str, kind: ResourceKind) -> str:
 
 def parse_resource(name: str) -> tuple[str, CommittedType]:
     """Flavor group and what of it is committed; ``BadInput`` for a name of anything that nobody can commit to."""
-    return _parsed(name, ("ram", "cores"), "only _ram and _cores resources are supported for commitments")
-
-
-def parse_ram(name: str) -> str:
-    """The flavor group of a resource of memory; ``BadInput`` for any other name."""
-    return _parsed(name, ("ram",), "only _ram resources are supported for commitments")[0]
-
-
-def _parsed(name: str, kinds: tuple[ResourceKind, ...], refusal: str) -> tuple[str, CommittedType]:
     if not name.startswith(RESOURCE_PREFIX):
         raise BadInput(f'invalid resource name "{name}" (missing prefix)', remedy=f"it begins with {RESOURCE_PREFIX}")
     rest = name.removeprefix(RESOURCE_PREFIX)
-    for kind in kinds:
+    for kind, committed in _COMMITTED.items():
         if rest == f"_{kind}":
             raise BadInput(f'invalid resource name "{name}" (empty group name)', remedy="name the flavor group")
         if rest.endswith(f"_{kind}"):
-            return rest.removesuffix(f"_{kind}"), _COMMITTED[kind]
-    raise BadInput(f'invalid resource name "{name}" ({refusal})')
+            return rest.removesuffix(f"_{kind}"), committed
+    raise BadInput(f'invalid resource name "{name}" (only _ram and _cores resources are supported for commitments)')
 
 
 def check_uuid(text: str) -> None:
@@ -122,7 +110,9 @@ def uuid_of(name: str) -> str:
 def capacity_name(group: str, zone: str) -> str:
     """The name of a flavor group's capacity object in a zone: readable words, then six digits of a hash of both."""
     words = _NOT_IN_A_WORD.sub("-", f"{group}-{zone}".lower())[:_READABLE]
-    hashed = _fnv1a(b"\0".join((group.encode(), zone.encode())))
+    hashed = 0x811C9DC5  # FNV-1a
+    for byte in b"\0".join((group.encode(), zone.encode())):
+        hashed = (hashed ^ byte) * 0x01000193 & 0xFFFFFFFF
     return f"{words.lstrip('-') or 'capacity'}-{hashed & 0xFFFFFF:06x}"
 
 
@@ -143,10 +133,3 @@ def history_name(project: str, month: str) -> str:
 def real_zone(name: str, known: Container[str]) -> str:
     """The zone if it is one of the known ones, else ``unknown``."""
     return name if name not in RESERVED_ZONES and name in known else UNKNOWN_ZONE
-
-
-def _fnv1a(raw: bytes) -> int:
-    value = 0x811C9DC5
-    for byte in raw:
-        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
-    return value

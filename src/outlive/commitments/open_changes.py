@@ -11,13 +11,12 @@ from collections.abc import Iterator
 
 from outlive.commitments.application import ChangeApplier
 from outlive.commitments.decision import BATCH
-from outlive.commitments.documents import joined
-from outlive.resources import CommitmentChange, CommitmentStep
-from outlive.resources.commitments import OPEN_LABEL
-from outlive.runtime.informer import Informer
-from outlive.store.selectors import Selector
+from outlive.commitments.documents import join_documents
+from outlive.resources import OPEN_LABEL, CommitmentChange, CommitmentStep
+from outlive.runtime import Informer
+from outlive.store import Selector
 
-OPEN: Selector = Selector.labels({OPEN_LABEL: "true"})
+OPEN: Selector = Selector.from_labels({OPEN_LABEL: "true"})
 """What the informer of changes selects."""
 
 
@@ -31,7 +30,7 @@ class OpenChanges:
         """Change → all its steps, which the ledger holds."""
         informer.subscribe(self._on_document)
 
-    def steps(self) -> Iterator[CommitmentStep]:
+    def iterate_steps(self) -> Iterator[CommitmentStep]:
         """What all of them do, the oldest first."""
         for name in sorted(self._steps):
             yield from self._steps[name]
@@ -43,6 +42,6 @@ class OpenChanges:
             del self._steps[name]
             self._applier.settle(name)
         for name in sorted(heads.keys() - self._steps.keys()):
-            if (steps := joined(heads[name], documents)) is not None:
+            if (steps := join_documents(heads[name], documents)) is not None:
                 self._steps[name] = steps
                 self._applier.hold(steps, name, instead_of=BATCH)

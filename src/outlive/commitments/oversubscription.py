@@ -1,7 +1,7 @@
 """Hosts that hold more than they have: which commitment slot leaves, and how it is kept from coming straight back.
 
 A host that reports more VMs than fit beside its slots has too much; VMs are never touched, so a slot has to go, one at
-a time (docs/reference/commitments.md#oversubscription). What was left is remembered for a while, because a slot that
+a time (docs/design/commitment-rules.md#oversubscription). What was left is remembered for a while, because a slot that
 goes to and fro between two full hosts serves nobody.
 """
 
@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from outlive.placement.reservations import unused
+from outlive.commitments.slots import slot_allocations
+from outlive.placement import unused_amounts
 from outlive.resources import COMMITTED, CPU, MEMORY, Reservation
 
 AVOIDED_S: Final = 3600.0
@@ -22,7 +23,6 @@ AVOIDED_DOUBLINGS: Final = 5
 """… twice as long after each further time, so often at most."""
 REMEMBERED: Final = 10_000
 """Slots whose left hosts are remembered; beyond it those that left longest ago are forgotten."""
-TENTHS: Final = 10
 
 
 class HostWatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -104,36 +104,35 @@ def slot_to_evict(host: str, slots: Iterable[Reservation], excess: Mapping[str, 
     Only slots that are wanted on this host and hold something of what there is too much of. Those without VMs go first,
     the smallest of them; of the others that of which most is unused, in tenths of its size, then the largest.
     """
-    helping = [slot for slot in slots if _helps(slot, host, excess)]
-    empty = [slot for slot in helping if not _has_vms(slot)]
+    helping = [
+        slot
+        for slot in slots
+        if slot.spec.type == COMMITTED
+        and slot.spec.target_host == host
+        and any(held > 0 for name, held in unused_amounts(slot).items() if name in excess)
+    ]
+    empty = [slot for slot in helping if not slot_allocations(slot)]
     if empty:
         return min(empty, key=lambda one: (one.spec.resources.memory_bytes, one.spec.resources.cpu_milli, one.name))
     return min(
         helping,
-        key=lambda one: (-_idle(one, MEMORY), -_idle(one, CPU), -one.spec.resources.memory_bytes, one.name),
+        key=lambda one: (
+            -_idle_tenths(one, MEMORY),
+            -_idle_tenths(one, CPU),
+            -one.spec.resources.memory_bytes,
+            one.name,
+        ),
         default=None,
     )
 
 
-def _helps(slot: Reservation, host: str, excess: Mapping[str, int]) -> bool:
-    if slot.spec.type != COMMITTED or slot.spec.target_host != host:
-        return False
-    held = unused(slot)
-    return any(held.get(name, 0) > 0 for name in excess)
-
-
-def _has_vms(slot: Reservation) -> bool:
-    details = slot.spec.committed_resource_reservation
-    return details is not None and bool(details.allocations)
-
-
-def _idle(slot: Reservation, resource: str) -> int:
+def _idle_tenths(slot: Reservation, resource: str) -> int:
     """How many tenths of the slot nobody uses."""
     size = slot.spec.resources.get(resource, 0)
-    return unused(slot).get(resource, 0) * TENTHS // size if size > 0 else 0
+    return unused_amounts(slot).get(resource, 0) * 10 // size if size > 0 else 0
 
 
-def evicted(slot: Reservation) -> Reservation:
+def evict_slot(slot: Reservation) -> Reservation:
     """The slot that is wanted nowhere and expects no VM: placement finds another host for it."""
     details = slot.spec.committed_resource_reservation
     if details is not None:
@@ -151,7 +150,7 @@ class LeftHost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     at: float
     times: int = 1
 
-    def until(self) -> float:
+    def avoided_until(self) -> float:
         """Until when the slot does not go back."""
         return self.at + AVOIDED_S * float(1 << min(self.times - 1, AVOIDED_DOUBLINGS))
 
@@ -161,16 +160,16 @@ class LeftHosts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
     slots: dict[str, dict[str, LeftHost]] = {}
 
-    def avoided(self, slot: str, now: float) -> tuple[str, ...]:
+    def avoided_hosts(self, slot: str, now: float) -> tuple[str, ...]:
         """The hosts to which the slot does not go now, by name."""
-        return tuple(sorted(host for host, left in self.slots.get(slot, {}).items() if now < left.until()))
+        return tuple(sorted(host for host, left in self.slots.get(slot, {}).items() if now < left.avoided_until()))
 
-    def with_left(self, slot: str, host: str, now: float) -> LeftHosts:
+    def add_left(self, slot: str, host: str, now: float) -> LeftHosts:
         """The slot leaves the host now. What lasts no longer than it was avoided is forgotten once a day later."""
         kept = {
             name: hosts
             for name, all_hosts in self.slots.items()
-            if (hosts := {one: left for one, left in all_hosts.items() if now < left.until() + _FORGOTTEN_S})
+            if (hosts := {one: left for one, left in all_hosts.items() if now < left.avoided_until() + _FORGOTTEN_S})
         }
         before = kept.get(slot, {}).get(host)
         left = LeftHost(at=now, times=before.times + 1 if before is not None else 1)
@@ -182,7 +181,7 @@ class LeftHosts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
             del kept[oldest]
         return LeftHosts(slots=kept)
 
-    def without(self, slot: str) -> LeftHosts:
+    def remove_slot(self, slot: str) -> LeftHosts:
         """The slot is gone."""
         return LeftHosts(slots={name: hosts for name, hosts in self.slots.items() if name != slot})
 

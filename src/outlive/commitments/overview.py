@@ -12,12 +12,10 @@ import msgspec
 from msgspec.structs import replace
 
 from outlive.commitments.names import RESOURCE_KINDS, ResourceKind, resource_name
-from outlive.commitments.quota import DEFAULT_STATES, Sizes, UsageCounter, committed_usage, payg
+from outlive.commitments.quota import DEFAULT_STATES, Sizes, UsageCounter, committed_usage, uncovered_usage
 from outlive.commitments.units import UNLIMITED, GroupUnit
-from outlive.commitments.usage import UsageInput, accepted, assign, usage_vms
-from outlive.placement.flavor_groups import groups_by_flavor
-from outlive.placement.reservations import placed_on, unused
-from outlive.placement.vms import VmView
+from outlive.commitments.usage import UsageInput, assign, list_accepted, usage_vms
+from outlive.placement import VmView, groups_by_flavor, placed_on, unused_amounts
 from outlive.resources import (
     COMMITTED,
     FAILOVER,
@@ -28,7 +26,7 @@ from outlive.resources import (
     FlavorGroupSpec,
     ProjectQuota,
     Reservation,
-    condition,
+    find_condition,
 )
 
 
@@ -52,7 +50,7 @@ class GroupOverview(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Overview:
-    """Collects reservations one by one, so that whoever has many can do something else in between."""
+    """Collects reservations one by one, so that a caller with many can do something else in between."""
 
     def __init__(self, groups: Iterable[FlavorGroupSpec], zones: Mapping[str, str]) -> None:
         """``zones``: host → zone."""
@@ -66,7 +64,7 @@ class Overview:
         """Count a reservation; one of neither kind, or on no host, does not count."""
         details, failover = one.spec.committed_resource_reservation, one.spec.failover_reservation
         if one.spec.type == COMMITTED and details is not None:
-            group, size = details.resource_group, unused(one).memory_bytes
+            group, size = details.resource_group, unused_amounts(one).memory_bytes
         elif one.spec.type == FAILOVER:
             named = failover.resource_group if failover is not None else ""
             group = named if named in self._names else self._of_flavor.get(named, "")
@@ -78,12 +76,12 @@ class Overview:
             held = self._held.setdefault((group, self._zones.get(host, "")), {})
             held[one.spec.type] = held.get(one.spec.type, 0) + size
 
-    def rows(self, capacities: Iterable[FlavorGroupCapacity]) -> tuple[GroupOverview, ...]:
+    def list_rows(self, capacities: Iterable[FlavorGroupCapacity]) -> tuple[GroupOverview, ...]:
         """Every group in every zone, by zone and name. What belongs to no group stands under the empty name."""
         found = {key: GroupOverview(group=key[0], zone=key[1], ready=not key[0]) for key in self._held}
         for one in capacities:
             status, key = one.status, (one.spec.flavor_group, one.spec.availability_zone)
-            ready = condition(status.conditions, "Ready")
+            ready = find_condition(status.conditions, "Ready")
             found[key] = GroupOverview(
                 group=key[0],
                 zone=key[1],
@@ -133,17 +131,17 @@ def project_usage(
     """What every project uses, VMs charged to commitments anew; those in ``states`` cover what is charged to them.
     Resources that are neither used, committed nor limited are left out."""
     known, all_vms = [group for group in groups if group.group_name in units], list(vms)
-    charged = _charged(list(commitments), all_vms, known, zones, now)
+    charged = _charge_vms(list(commitments), all_vms, known, zones, now)
     counter, accounts = UsageCounter(Sizes(known, units)), set[tuple[str, str]]()
     for vm in all_vms:
         accounts.update(counter.put(vm, vm.zone))
     covered = committed_usage(charged, counter, now=now, states=states)
-    committed = _committed(charged, units, now)
+    committed = _sum_committed(charged, units, now)
     limits = {(one.spec.project_id, one.spec.availability_zone): one.spec.quota for one in quotas}
     rows: list[ProjectUsage] = []
     for account in sorted({*accounts, *committed, *limits}):
-        used, promised = counter.total(account), committed.get(account, {})
-        paid, limit = payg(used, covered.get(account, {})), limits.get(account, {})
+        used, promised = counter.sum_usage(account), committed.get(account, {})
+        paid, limit = uncovered_usage(used, covered.get(account, {})), limits.get(account, {})
         for group in sorted(units):
             for kind in RESOURCE_KINDS:
                 name = resource_name(group, kind)
@@ -164,7 +162,7 @@ def project_usage(
     return tuple(rows)
 
 
-def _charged(
+def _charge_vms(
     commitments: list[CommittedResource],
     vms: list[VmView],
     groups: list[FlavorGroupSpec],
@@ -182,7 +180,7 @@ def _charged(
         projects.setdefault(one.spec.project_id, []).append(one)
     for project, mine in projects.items():
         given = UsageInput(
-            commitments=tuple(accepted(mine, now)),
+            commitments=tuple(list_accepted(mine, now)),
             vms=tuple(usage_vms(by_project.get(project, ()), flavors, known)),
             now=now,
         )
@@ -194,12 +192,12 @@ def _charged(
     return found
 
 
-def _committed(
+def _sum_committed(
     commitments: Iterable[CommittedResource], units: Mapping[str, GroupUnit], now: float
 ) -> dict[tuple[str, str], dict[str, int]]:
     """Project and zone → resource → what was accepted and is active."""
     found: dict[tuple[str, str], dict[str, int]] = {}
-    for one in accepted(commitments, now):
+    for one in list_accepted(commitments, now):
         if one.group in units:
             kind: ResourceKind = "ram" if one.type == "memory" else "cores"
             mine = found.setdefault((one.project, one.zone), {})

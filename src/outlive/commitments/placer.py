@@ -12,23 +12,25 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
+from outlive.base import Clock, OutliveError
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import NewSlot, reservation_of, slot_allocations
 from outlive.commitments.state import Commitment
-from outlive.placement.engine import Engine
-from outlive.placement.fleet import Fleet
-from outlive.placement.ranking import why_nowhere
-from outlive.placement.request import (
+from outlive.placement import (
     DOMAIN_NAME_HINT,
     HYPERVISOR_TYPE,
+    LOCKED,
     SILENT,
+    CapacityQuery,
+    Engine,
+    Fleet,
     Intent,
     PlacementRequest,
+    explain_nowhere,
     image_properties,
+    is_ready,
+    unused_amounts,
 )
-from outlive.placement.reservations import LOCKED, CapacityQuery, is_ready, unused
 from outlive.resources import (
     COMMITTED,
     MEMORY,
@@ -41,7 +43,6 @@ from outlive.resources import (
     ReservationStatus,
 )
 
-UNRESOLVED_TEXT: Final = "the name of domain {} of project {} is not known; Keystone has not listed it yet"
 ACTIVE_REASON: Final = "ReservationActive"
 PRE_ALLOCATED_REASON: Final = "PreAllocated"
 TRIAL: Final = "trial"
@@ -62,7 +63,9 @@ class SlotPlacer:
         domain = self.domain_of(commitment.project, commitment.domain)
         return self._request(new.name, new.flavor, new.resources, commitment.project, domain, commitment.zone, group)
 
-    def request_again(self, slot: Reservation, group: FlavorGroupSpec, ignore: Iterable[str] = ()) -> PlacementRequest:
+    def request_for_slot(
+        self, slot: Reservation, group: FlavorGroupSpec, ignore: Iterable[str] = ()
+    ) -> PlacementRequest:
         """The same for a slot that is there; hosts to ``ignore`` are no candidates."""
         spec = slot.spec
         details = spec.committed_resource_reservation or CommittedSpec()
@@ -86,29 +89,29 @@ class SlotPlacer:
             image_properties=image_properties(specs.get(HYPERVISOR_TYPE, "")),
             intent=Intent.RESERVE_FOR_COMMITTED_RESOURCE,
             hints={DOMAIN_NAME_HINT: domain} if domain else {},
-            pipeline=self._settings.pipeline(group.group_name),
+            pipeline=self._settings.pipeline_for(group.group_name),
             options=_OPTIONS,
         )
 
     def domain_of(self, project: str, domain: str) -> str:
         """The name of the domain of what is sold to a project, as calls for its VMs carry it; empty: not known."""
-        return self.fleet.domains.name(domain) or self.fleet.domains.of_project(project)
+        return self.fleet.domains.name_of(domain) or self.fleet.domains.domain_of_project(project)
 
     def explain_unresolved(self, project: str, domain: str, group: str) -> str:
         """Why no host can be chosen now: nobody knows the name of the domain, and hosts are set aside by it. Empty
         where it is known, or where the project has no domain."""
         if not domain or self.domain_of(project, domain):
             return ""
-        if not self._engine.sets_aside(self._settings.pipeline(group)):
+        if not self._engine.sets_aside(self._settings.pipeline_for(group)):
             return ""
-        return UNRESOLVED_TEXT.format(domain, project)
+        return f"the name of domain {domain} of project {project} is not known; Keystone has not listed it yet"
 
     def choose(self, request: PlacementRequest, *, why: bool = True) -> tuple[str, str]:
         """The best host, or none with the reason, if that is wanted."""
         try:
             ranking = self._engine.rank(request)
             if ranking.target is None:
-                return "", why_nowhere(self._engine.rank(request, why=True)) if why else ""
+                return "", explain_nowhere(self._engine.rank(request, why=True)) if why else ""
         except OutliveError as error:
             return "", str(error)
         return ranking.target, ""
@@ -122,29 +125,29 @@ class SlotPlacer:
         """Whether the slot would fit on the host, beside everything else there; its own room is not counted, and what
         its VMs use that run there already needs none."""
         fleet = self.fleet
-        row = fleet.row(host)
+        row = fleet.find_row(host)
         if row is None:
             return False
-        free = fleet.available(_EVERYTHING)[:, row]
-        entry = fleet.ledger.entry(slot.name)
+        free = fleet.available_amounts(_EVERYTHING)[:, row]
+        entry = fleet.ledger.find_entry(slot.name)
         own = entry.used if entry is not None and row in entry.rows else {}
         there = [vm for vm in slot_allocations(slot) if host in fleet.hosts_of_vm(vm)]
         return all(
             (column := fleet.resources.get(name)) is not None and int(free[column]) + own.get(column, 0) >= amount
-            for name, amount in unused(slot, arriving=there, running=there).items()
+            for name, amount in unused_amounts(slot, arriving=there, running=there).items()
         )
 
     def free_memory(self, host: str) -> int:
         """Bytes that nothing on the host uses or holds; 0 where that is not known."""
         fleet = self.fleet
-        row = fleet.row(host)
+        row = fleet.find_row(host)
         if row is None:
             return 0
-        return max(0, int(fleet.available(_EVERYTHING)[fleet.resources[MEMORY], row]))
+        return max(0, int(fleet.available_amounts(_EVERYTHING)[fleet.resources[MEMORY], row]))
 
-    def held_memory(self, name: str) -> int:
+    def reserved_memory(self, name: str) -> int:
         """Bytes that a slot holds beside its VMs."""
-        entry = self.fleet.ledger.entry(name)
+        entry = self.fleet.ledger.find_entry(name)
         return entry.used.get(self.fleet.resources[MEMORY], 0) if entry is not None and entry.rows else 0
 
     def slots_on(self, host: str) -> list[str]:
@@ -154,7 +157,7 @@ class SlotPlacer:
     def slots_of(self, host: str) -> list[Reservation]:
         """The same slots as the ledger counts them, planned ones included."""
         row = self.fleet.row_of(host)
-        entries = self.fleet.ledger.on_row(row) if row is not None else []
+        entries = self.fleet.ledger.entries_on_row(row) if row is not None else []
         return [entry.reservation for entry in entries if entry.kind == COMMITTED]
 
     def hold(self, slot: Reservation, by: Hashable = TRIAL) -> None:
@@ -165,7 +168,7 @@ class SlotPlacer:
         """Count the slot no more, until ``by`` puts it back."""
         self.fleet.decide(name, by, lambda _shown: None)
 
-    def put_back(self, names: Iterable[str], by: Hashable = TRIAL) -> None:
+    def settle_slots(self, names: Iterable[str], by: Hashable = TRIAL) -> None:
         """Count these slots without what ``by`` decided about them."""
         for name in names:
             self.fleet.settle(name, by)
@@ -180,7 +183,7 @@ def lock_slot(slot: Reservation) -> Reservation:
     return replace(slot, status=replace(slot.status, conditions=conditions))
 
 
-def placed(new: NewSlot, commitment: Commitment, *, now: float, request_id: str = "") -> Reservation:
+def build_placed(new: NewSlot, commitment: Commitment, *, now: float, request_id: str = "") -> Reservation:
     """The slot as it reads once it is there: on its host, with the VM that it covers, if any."""
     slot = reservation_of(new, commitment, now=now, request_id=request_id)
     return replace(slot, status=status_of(slot, commitment.generation))
@@ -200,8 +203,8 @@ def status_of(slot: Reservation, generation: int) -> ReservationStatus:
 
 
 async def give_way(turn: asyncio.Lock | None, clock: Clock) -> None:
-    """Let others work, and whoever waits for the turn place something, for example recovery. What was chosen before is
-    in the ledger meanwhile; the caller holds the turn again afterwards."""
+    """Let other tasks work, and those that wait for the turn place something, for example recovery. What was chosen
+    before is in the ledger meanwhile; the caller holds the turn again afterwards."""
     if turn is None:
         await clock.sleep(0)
         return

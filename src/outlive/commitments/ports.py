@@ -73,7 +73,7 @@ class Offload(Protocol):
         ...
 
 
-async def inline(work: Callable[[], T], /) -> T:
+async def run_inline(work: Callable[[], T], /) -> T:
     """Works on the spot: for simulation, where everything is one thread."""
     return work()
 

@@ -14,13 +14,12 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import OutliveError
+from outlive.base import Clock, OutliveError, as_datetime
 from outlive.commitments.liquid import (
     ChangeAnswer,
     ChangeRequest,
-    Commitment,
     DomainMetadata,
+    LiquidCommitment,
     ProjectChange,
     ProjectMetadata,
     ReportRequest,
@@ -65,7 +64,7 @@ class ProbeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the commitments of an accepted batch are deleted."""
 
 
-class Probe:
+class LiquidProbe:
     """See the module. ``note`` is told each step, in a few words."""
 
     def __init__(self, liquid: Liquid, settings: ProbeSettings, *, clock: Clock, note: Callable[[str], None]) -> None:
@@ -77,8 +76,12 @@ class Probe:
 
     async def run(self) -> None:
         """All checks, one after the other; the first that fails ends it."""
-        info = await self.info()
-        pairs = self.pairs(info)
+        info: ServiceInfo = _decode_answer(ServiceInfo, await self._call("GET", "/info"), "info")
+        if info.version < 0:
+            self._note("warning: the catalogue has no version yet")
+        self._note(f"info: version {info.version}, {len(info.resources)} resources")
+        sold = sorted(name for name, one in info.resources.items() if one.handles_commitments is True)
+        pairs = [(zone, name) for zone in self._settings.zones for name in sold][:RESOURCES_LIMIT]
         if not pairs:
             self._note("warning: no resource handles commitments, so that nothing but the catalogue was checked")
         for zone, resource in pairs:
@@ -88,45 +91,32 @@ class Probe:
         for zone, resource in pairs:
             await self.batch(info, zone, resource)
 
-    def pairs(self, info: ServiceInfo) -> list[tuple[str, str]]:
-        """Every zone with every resource that handles commitments."""
-        sold = sorted(name for name, one in info.resources.items() if one.handles_commitments is True)
-        return [(zone, name) for zone in self._settings.zones for name in sold][:RESOURCES_LIMIT]
-
-    async def info(self) -> ServiceInfo:
-        """The catalogue can be read."""
-        found: ServiceInfo = _decoded(ServiceInfo, await self._call("GET", "/info"), "info")
-        if found.version < 0:
-            self._note("warning: the catalogue has no version yet")
-        self._note(f"info: version {found.version}, {len(found.resources)} resources")
-        return found
-
     async def dry_run(self, info: ServiceInfo, zone: str, resource: str) -> None:
         """A question is answered."""
-        one = self._commitment("e2e-dry", None, "confirmed", 2, SHORT_S)
+        one = self._build_commitment("e2e-dry", "confirmed", 2, SHORT_S)
         answer = await self._change(info, zone, resource, [one], confirmed=(0, 2), dry_run=True)
         self._note(f"dry run of {resource} in {zone}: {answer or 'accepted'}")
 
     async def round_trip(self, info: ServiceInfo, zone: str, resource: str) -> None:
         """A commitment can be made, is in the usage report's reach, and can be deleted."""
-        one = self._commitment("e2e", None, "confirmed", 2, SHORT_S)
+        one = self._build_commitment("e2e", "confirmed", 2, SHORT_S)
         answer = await self._change(info, zone, resource, [one], confirmed=(0, 2))
         self._note(f"round trip of {resource} in {zone}: {answer or 'accepted'}")
         if answer:
             return
         try:
-            await self._usage(zone, resource)
+            await self._check_usage(zone, resource)
         finally:
             await self._delete(info, zone, resource, [one], before=2)
 
     async def batch(self, info: ServiceInfo, zone: str, resource: str) -> None:
         """Two changes count together or not at all."""
-        first = self._commitment("e2e-batch-a", None, "pending", 1, BATCH_S)
+        first = self._build_commitment("e2e-batch-a", "pending", 1, BATCH_S)
         answer = await self._change(info, zone, resource, [first])
         if answer:
-            raise _failed(f"batch of {resource} in {zone}: a pending commitment was refused: {answer}")
+            raise _build_failure(f"batch of {resource} in {zone}: a pending commitment was refused: {answer}")
         confirmed = msgspec.structs.replace(first, old_status="pending", new_status="confirmed", amount=3)
-        second = self._commitment("e2e-batch-b", None, "confirmed", 1, BATCH_S)
+        second = self._build_commitment("e2e-batch-b", "confirmed", 1, BATCH_S)
         there, total = [confirmed, second], 4  # also where nobody says whether the request counts
         try:
             answer = await self._change(info, zone, resource, [confirmed, second], confirmed=(0, 4))
@@ -134,7 +124,7 @@ class Probe:
             if answer:
                 there, total = [first], 0
             else:
-                await self._usage(zone, resource)
+                await self._check_usage(zone, resource)
         finally:
             if self._settings.cleanup or not total:
                 await self._delete(info, zone, resource, there, before=total)
@@ -142,7 +132,7 @@ class Probe:
     # -- calls -----------------------------------------------------------------------------------------
 
     async def _delete(
-        self, info: ServiceInfo, zone: str, resource: str, made: Sequence[Commitment], *, before: int
+        self, info: ServiceInfo, zone: str, resource: str, made: Sequence[LiquidCommitment], *, before: int
     ) -> None:
         gone = [msgspec.structs.replace(one, old_status=one.new_status, new_status=None) for one in made]
         await self._change(info, zone, resource, gone, confirmed=(before, 0), tolerated=())
@@ -152,7 +142,7 @@ class Probe:
         info: ServiceInfo,
         zone: str,
         resource: str,
-        commitments: Sequence[Commitment],
+        commitments: Sequence[LiquidCommitment],
         *,
         confirmed: tuple[int, int] = (0, 0),
         dry_run: bool = False,
@@ -170,18 +160,18 @@ class Probe:
             dry_run=dry_run,
         )
         raw = await self._call("POST", "/change-commitments", msgspec.json.encode(asked))
-        answer: ChangeAnswer = _decoded(ChangeAnswer, raw, "change-commitments")
+        answer: ChangeAnswer = _decode_answer(ChangeAnswer, raw, "change-commitments")
         said = answer.rejection_reason
         if not isinstance(said, str) or not said:
             return ""
         if not any(words in said for words in tolerated):
-            raise _failed(f"{resource} in {zone} was refused: {said}")
+            raise _build_failure(f"{resource} in {zone} was refused: {said}")
         return " ".join(said.splitlines())
 
-    async def _usage(self, zone: str, resource: str) -> None:
+    async def _check_usage(self, zone: str, resource: str) -> None:
         body = msgspec.json.encode(ReportRequest(all_azs=(zone,)))
         raw = await self._call("POST", f"/projects/{self._settings.project}/report-usage", body)
-        report: UsageReport = _decoded(UsageReport, raw, "report-usage")
+        report: UsageReport = _decode_answer(UsageReport, raw, "report-usage")
         vms = charged = 0
         for one in report.resources.values():
             for found in one.per_az.values():
@@ -197,22 +187,24 @@ class Probe:
     async def _call(self, method: str, path: str, body: bytes | None = None) -> bytes:
         status, raw = await self._liquid.call(method, f"{PATHS}{path}", body)
         if status != 200:
-            raise _failed(f"{method} {PATHS}{path} was answered {status}: {raw[:500].decode('utf-8', 'replace')}")
+            raise _build_failure(
+                f"{method} {PATHS}{path} was answered {status}: {raw[:500].decode('utf-8', 'replace')}"
+            )
         return raw
 
-    def _commitment(self, word: str, old: str | None, new: str | None, amount: int, lasts_s: float) -> Commitment:
+    def _build_commitment(self, word: str, status: str, amount: int, lasts_s: float) -> LiquidCommitment:
         """A new commitment; its uuid has the time and a number, because two may be made in one millisecond."""
         now = self._clock.now()
         uuid = f"{word}-{int(now * 1000)}-{next(self._numbers)}"
         ends: datetime = as_datetime(int(now + lasts_s))
-        return Commitment(uuid=uuid, old_status=old, new_status=new, amount=amount, expires_at=ends)
+        return LiquidCommitment(uuid=uuid, new_status=status, amount=amount, expires_at=ends)
 
 
 def change_request(
     project: str,
     zone: str,
     resource: str,
-    commitments: Sequence[Commitment],
+    commitments: Sequence[LiquidCommitment],
     *,
     version: int,
     confirmed: tuple[int, int],
@@ -237,12 +229,12 @@ def change_request(
     )
 
 
-def _decoded(kind: Any, raw: bytes, what: str) -> Any:
+def _decode_answer(kind: Any, raw: bytes, what: str) -> Any:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.MsgspecError as error:
-        raise _failed(f"the answer of {what} cannot be read: {error}") from None
+        raise _build_failure(f"the answer of {what} cannot be read: {error}") from None
 
 
-def _failed(message: str) -> ProbeFailed:
+def _build_failure(message: str) -> ProbeFailed:
     return ProbeFailed(message, remedy="see the server's log for the request")

@@ -14,7 +14,7 @@ import msgspec
 from outlive.commitments.names import RESOURCE_KINDS, RESOURCE_PREFIX, ResourceKind, resource_name
 from outlive.commitments.state import is_over
 from outlive.commitments.units import UNLIMITED, GroupUnit
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 from outlive.resources import (
     CommitmentState,
     CommittedResource,
@@ -29,8 +29,7 @@ Account = tuple[str, str]
 """Project and zone."""
 Usage = dict[str, int]
 """Resource of LIQUID → amount."""
-RECONCILED: Final = "Reconciled"
-RECONCILED_TEXT: Final = "Quota usage successfully computed"
+
 DEFAULT_STATES: Final[tuple[CommitmentState, ...]] = ("confirmed", "guaranteed")
 
 
@@ -40,7 +39,7 @@ class Sizes:
     def __init__(self, groups: Iterable[FlavorGroupSpec], units: Mapping[str, GroupUnit]) -> None:
         self.units = units
         self.of = {
-            flavor.name: (group.group_name, units[group.group_name].of_vm(flavor.memory_mb), flavor.vcpus)
+            flavor.name: (group.group_name, units[group.group_name].count_vm_units(flavor.memory_mb), flavor.vcpus)
             for group in groups
             for flavor in group.flavors
         }
@@ -90,7 +89,7 @@ class UsageCounter:
         of, units, cores = self.sizes.of[place[1]] if place is not None and place[0] == account else ("", 0, 0)
         return (units, cores) if of == group else (0, 0)
 
-    def total(self, account: Account) -> Usage:
+    def sum_usage(self, account: Account) -> Usage:
         """What a project uses in a zone."""
         found: Usage = {}
         for group, (units, cores, instances) in sorted(self._counts.get(account, {}).items()):
@@ -148,7 +147,7 @@ def committed_usage(
     return found
 
 
-def payg(total: Mapping[str, int], covered: Mapping[str, int]) -> Usage:
+def uncovered_usage(total: Mapping[str, int], covered: Mapping[str, int]) -> Usage:
     """What no commitment covers, for every resource that is used."""
     return {name: max(0, amount - covered.get(name, 0)) for name, amount in sorted(total.items())}
 
@@ -169,9 +168,10 @@ def quota_status(
 ) -> ProjectQuotaStatus:
     """The status with this usage. ``full``: everything was counted anew."""
     spec, status = quota.spec, quota.status
-    ready = Condition(type="Ready", status="True", reason=RECONCILED, message=RECONCILED_TEXT, last_transition_time=now)
+    text = "Quota usage successfully computed"
+    ready = Condition(type="Ready", status="True", reason="Reconciled", message=text, last_transition_time=now)
     usage = with_zeros(total, spec.quota)
-    rest = payg(usage, covered)
+    rest = uncovered_usage(usage, covered)
     return msgspec.structs.replace(
         status,
         observed_generation=quota.metadata.generation,
@@ -202,9 +202,12 @@ def usage_summary(usage: Mapping[str, int], units: Mapping[str, GroupUnit] | Non
     """
     groups: dict[str, dict[ResourceKind, int]] = {}
     for name, amount in usage.items():
-        parsed = _group_and_kind(name)
-        if parsed is not None:
-            groups.setdefault(parsed[0], {})[parsed[1]] = amount
+        rest = name.removeprefix(RESOURCE_PREFIX)
+        for kind in RESOURCE_KINDS if rest != name else ():
+            group = rest.removesuffix(f"_{kind}")
+            if group != rest and group:
+                groups.setdefault(group, {})[kind] = amount
+                break
     parts: list[str] = []
     for group in sorted(groups):
         of = groups[group]
@@ -213,14 +216,3 @@ def usage_summary(usage: Mapping[str, int], units: Mapping[str, GroupUnit] | Non
             ram = units[group].from_gib(ram) if ram >= 0 else UNLIMITED
         parts.append(f"{group}: c={of.get('cores', 0)} i={of.get('instances', 0)} r={ram}")
     return "; ".join(parts)
-
-
-def _group_and_kind(name: str) -> tuple[str, ResourceKind] | None:
-    rest = name.removeprefix(RESOURCE_PREFIX)
-    if rest == name:
-        return None
-    for kind in RESOURCE_KINDS:
-        group = rest.removesuffix(f"_{kind}")
-        if group != rest and group:
-            return group, kind
-    return None

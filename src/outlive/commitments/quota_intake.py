@@ -11,15 +11,12 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline
-from outlive.base.errors import BadInput, NotFound, OutliveError, Unavailable, Unknown
-from outlive.base.logging import get_logger
+from outlive.base import BadInput, Clock, NotFound, OutliveError, Unavailable, Unknown, deadline, get_logger
 from outlive.commitments.liquid import ZONES_LIMIT, ProjectMetadata, QuotaRequest
 from outlive.commitments.names import quota_name, resource_name
-from outlive.commitments.records import Records
+from outlive.commitments.records import InformedRecords
 from outlive.commitments.reports import Offer
-from outlive.commitments.units import MIB_PER_GIB, GroupUnit
+from outlive.commitments.units import MIB_PER_GIB
 from outlive.resources import ObjectMeta, ProjectQuota, ProjectQuotaSpec
 from outlive.store import CALL_S, Store, compare_and_swap
 
@@ -39,8 +36,9 @@ def pushed_quota(request: QuotaRequest, offers: Iterable[Offer], served: Sequenc
         for zone, one in sorted((quota.per_az or {}).items()):
             if not zone:
                 raise BadInput(f'Quota value for resource "{resource}" is for an availability zone without a name')
-            kept = _kept(one.quota, units.get(resource))
-            if kept is None:
+            unit = units.get(resource)  # a part of a GiB counts as a whole one
+            kept = one.quota if unit is None else -(-one.quota * unit.mib // MIB_PER_GIB)
+            if max(one.quota, kept) > QUOTA_LARGEST:
                 raise BadInput(f'Quota value for resource "{resource}" in AZ "{zone}" exceeds int64 max')
             if not served or zone in served:
                 zones.setdefault(zone, {})[resource] = kept
@@ -49,13 +47,7 @@ def pushed_quota(request: QuotaRequest, offers: Iterable[Offer], served: Sequenc
     return dict(sorted(zones.items()))
 
 
-def _kept(quota: int, unit: GroupUnit | None) -> int | None:
-    """The number that is kept; ``None`` for one beyond 63 bits. A part of a GiB counts as a whole one."""
-    kept = quota if unit is None else -(-quota * unit.mib // MIB_PER_GIB)
-    return kept if max(quota, kept) <= QUOTA_LARGEST else None
-
-
-def with_quota(
+def set_quota(
     found: ProjectQuota | None, project: str, zone: str, quota: Mapping[str, int], metadata: ProjectMetadata
 ) -> ProjectQuota:
     """The object of a project in a zone with this quota; names stay where the push does not say them."""
@@ -81,9 +73,9 @@ class QuotaPush(msgspec.Struct):
 
 
 class QuotaIntake:
-    """Writes pushes. One push at a time: whoever calls sees to that."""
+    """Writes pushes. One push at a time: the caller sees to that."""
 
-    def __init__(self, store: Store, records: Records, *, clock: Clock) -> None:
+    def __init__(self, store: Store, records: InformedRecords, *, clock: Clock) -> None:
         self._store = store
         self._records = records
         self._clock = clock
@@ -97,7 +89,7 @@ class QuotaIntake:
         before it stay written, and the same push repeated completes it. A deletion that fails is logged, and the next
         push tries it again.
         """
-        others = [one for one in self._records.quotas(project) if one.spec.availability_zone not in zones]
+        others = [one for one in self._records.quotas_of(project) if one.spec.availability_zone not in zones]
         for zone, quota in zones.items():
             before = await self._write_zone(project, zone, quota, metadata)
             if before is not None:
@@ -115,7 +107,7 @@ class QuotaIntake:
         def change(found: ProjectQuota | None) -> ProjectQuota:
             nonlocal before
             before = found
-            return with_quota(found, project, zone, quota, metadata)
+            return set_quota(found, project, zone, quota, metadata)
 
         try:
             written = await compare_and_swap(
@@ -144,7 +136,7 @@ class QuotaIntake:
                 error=str(error) or "the store did not answer",
             )
             return False
-        self._records.note_gone(quota.ref)
+        self._records.note_deleted(quota.ref)
         return True
 
 

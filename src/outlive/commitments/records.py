@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from outlive.base.errors import Unavailable
-from outlive.placement.vms import VmView
+from outlive.base import Unavailable
+from outlive.placement import VmView
 from outlive.resources import CommittedResource, FlavorGroupCapacity, ObjectRef, ProjectQuota, R
-from outlive.runtime.informer import Informer
+from outlive.runtime import Informer
 
 BY_PROJECT: Final = "project"
 """The index of informers of commitments and of quota."""
@@ -21,36 +21,9 @@ def project_of(obj: CommittedResource | ProjectQuota) -> tuple[str, ...]:
     return (obj.spec.project_id,)
 
 
-class Records(Protocol):
-    """Everything that reports are made of. ``Unavailable`` while it is not known."""
-
-    def commitments(self, project: str) -> Sequence[CommittedResource]:
-        """Of the project."""
-        ...
-
-    def quotas(self, project: str) -> Sequence[ProjectQuota]:
-        """Of the project."""
-        ...
-
-    def capacities(self) -> Sequence[FlavorGroupCapacity]:
-        """Of all flavor groups in all zones."""
-        ...
-
-    async def vms(self, project: str) -> Sequence[VmView]:
-        """Of the project, those that have a host and a known flavor. A VM without a zone of its own has its host's."""
-        ...
-
-    def note(self, quota: ProjectQuota) -> None:
-        """A quota was written by this process."""
-        ...
-
-    def note_gone(self, quota: ObjectRef) -> None:
-        """A quota was deleted by this process."""
-        ...
-
-
 class InformedRecords:
-    """Records from informers; those of commitments and of quota have the index ``BY_PROJECT``."""
+    """Everything that reports are made of, from informers; those of commitments and of quota have the index
+    ``BY_PROJECT``. ``Unavailable`` while it is not known."""
 
     def __init__(
         self,
@@ -67,20 +40,20 @@ class InformedRecords:
         self._project_vms = project_vms
         self._host_zone = host_zone
 
-    def commitments(self, project: str) -> Sequence[CommittedResource]:
+    def commitments_of(self, project: str) -> Sequence[CommittedResource]:
         """Of the project."""
-        return _known(self._commitments, "commitments").by_index(BY_PROJECT, project)
+        return _require_synced(self._commitments, "commitments").list_by_index(BY_PROJECT, project)
 
-    def quotas(self, project: str) -> Sequence[ProjectQuota]:
+    def quotas_of(self, project: str) -> Sequence[ProjectQuota]:
         """Of the project."""
-        return _known(self._quotas, "quota").by_index(BY_PROJECT, project)
+        return _require_synced(self._quotas, "quota").list_by_index(BY_PROJECT, project)
 
-    def capacities(self) -> Sequence[FlavorGroupCapacity]:
+    def list_capacities(self) -> Sequence[FlavorGroupCapacity]:
         """Of all flavor groups in all zones."""
-        return _known(self._capacities, "capacity").items()
+        return _require_synced(self._capacities, "capacity").items()
 
-    async def vms(self, project: str) -> Sequence[VmView]:
-        """Of the project; a VM without a zone of its own has its host's."""
+    async def list_vms(self, project: str) -> Sequence[VmView]:
+        """Of the project, those that have a host and a known flavor. A VM without a zone of its own has its host's."""
         return [
             vm if vm.zone else msgspec.structs.replace(vm, zone=self._host_zone(vm.host))
             for vm in await self._project_vms(project)
@@ -90,12 +63,12 @@ class InformedRecords:
         """A quota was written by this process."""
         self._quotas.note(quota)
 
-    def note_gone(self, quota: ObjectRef) -> None:
+    def note_deleted(self, quota: ObjectRef) -> None:
         """A quota was deleted by this process."""
-        self._quotas.note_gone(quota)
+        self._quotas.note_deleted(quota)
 
 
-def _known(informer: Informer[R], what: str) -> Informer[R]:
+def _require_synced(informer: Informer[R], what: str) -> Informer[R]:
     if not informer.synced:
         raise Unavailable(f"{what} is not known yet")
     return informer

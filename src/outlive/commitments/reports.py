@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from outlive.base.errors import Unavailable
+from outlive.base import Unavailable
 from outlive.commitments.acceptance import CORES
 from outlive.commitments.liquid import (
     Attributes,
@@ -31,10 +31,8 @@ from outlive.commitments.liquid import (
 from outlive.commitments.names import RESOURCE_KINDS, ResourceKind, real_zone, resource_name
 from outlive.commitments.settings import CommitmentSettings, GroupSettings, ResourceSettings
 from outlive.commitments.units import MIB_PER_GIB, UNLIMITED, GroupUnit, unit_of
-from outlive.commitments.usage import charged_to
-from outlive.placement.flavor_groups import groups_by_flavor, is_valid
-from outlive.placement.settings import MIB
-from outlive.placement.vms import MILLI, VmView
+from outlive.commitments.usage import map_to_commitment
+from outlive.placement import MIB, MILLI, VmView, groups_by_flavor, is_valid
 from outlive.resources import (
     MEMORY,
     CommittedResource,
@@ -42,11 +40,11 @@ from outlive.resources import (
     FlavorGroupCapacityStatus,
     FlavorGroupSpec,
     ProjectQuota,
-    condition,
+    find_condition,
 )
 
 VIDEO_MEMORY: Final = "hw_video:ram_max_mb"
-PIECE: Final = "piece"
+
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9._-]*\Z")
 
 
@@ -62,7 +60,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         """Of the group."""
         return self.group.group_name
 
-    def resource(self, kind: ResourceKind) -> ResourceSettings:
+    def resource_settings(self, kind: ResourceKind) -> ResourceSettings:
         """What one of its resources takes part in."""
         settings: ResourceSettings = getattr(self.settings, kind)
         return settings
@@ -74,7 +72,7 @@ def offers_of(groups: Iterable[FlavorGroupSpec], settings: CommitmentSettings) -
     named = (group for group in groups if is_valid(group) and is_name(resource_name(group.group_name, "ram")))
     ordered = sorted(named, key=lambda group: group.group_name)
     return tuple(
-        Offer(group=group, unit=unit_of(group, settings), settings=settings.group(group.group_name))
+        Offer(group=group, unit=unit_of(group, settings), settings=settings.group_settings(group.group_name))
         for group in ordered
     )
 
@@ -91,43 +89,32 @@ def service_info(offers: Iterable[Offer], version: int) -> ServiceInfo:
     """The catalogue: three resources of every group."""
     return ServiceInfo(
         version=version,
-        resources={resource_name(offer.name, kind): _info(offer, kind) for offer in offers for kind in RESOURCE_KINDS},
+        resources={
+            resource_name(offer.name, kind): _build_info(offer, kind) for offer in offers for kind in RESOURCE_KINDS
+        },
     )
 
 
-def _info(offer: Offer, kind: ResourceKind) -> ResourceInfo:
-    settings = offer.resource(kind)
-    usable = f"(usable by: {', '.join(flavor.name for flavor in offer.group.flavors)})"
+def _build_info(offer: Offer, kind: ResourceKind) -> ResourceInfo:
+    settings, group, unit = offer.resource_settings(kind), offer.group, offer.unit
+    size = f"{unit.mib // MIB_PER_GIB} GiB" if unit.mib % MIB_PER_GIB == 0 else unit.text
+    ram = "GiB of RAM" if unit.mib == MIB_PER_GIB else f"multiples of {size}"
+    counted = {"ram": ram, "cores": "CPU cores", "instances": "instances"}[kind]
     return ResourceInfo(
-        display_name=f"{_counted(offer.unit, kind)} {usable}",
-        unit=offer.unit.text if kind == "ram" else PIECE,
+        display_name=f"{counted} (usable by: {', '.join(flavor.name for flavor in group.flavors)})",
+        unit=unit.text if kind == "ram" else "piece",
         has_capacity=settings.has_capacity,
         has_quota=settings.has_quota,
         handles_commitments=settings.handles_commitments or UNSET,
-        attributes=_attributes(offer.group),
+        attributes=Attributes(
+            ram_core_ratio=_round_to_gib(group.ram_core_ratio),
+            ram_core_ratio_min=_round_to_gib(group.ram_core_ratio_min),
+            ram_core_ratio_max=_round_to_gib(group.ram_core_ratio_max),
+        ),
     )
 
 
-def _counted(unit: GroupUnit, kind: ResourceKind) -> str:
-    match kind:
-        case "ram":
-            size = f"{unit.mib // MIB_PER_GIB} GiB" if unit.mib % MIB_PER_GIB == 0 else unit.text
-            return "GiB of RAM" if unit.mib == MIB_PER_GIB else f"multiples of {size}"
-        case "cores":
-            return "CPU cores"
-        case "instances":
-            return "instances"
-
-
-def _attributes(group: FlavorGroupSpec) -> Attributes:
-    return Attributes(
-        ram_core_ratio=_gib(group.ram_core_ratio),
-        ram_core_ratio_min=_gib(group.ram_core_ratio_min),
-        ram_core_ratio_max=_gib(group.ram_core_ratio_max),
-    )
-
-
-def _gib(mib: int | None) -> int | None:
+def _round_to_gib(mib: int | None) -> int | None:
     """GiB of a ratio in MiB, half a GiB rounded up; ratios are not negative."""
     return None if mib is None else (mib + MIB_PER_GIB // 2) // MIB_PER_GIB
 
@@ -145,47 +132,42 @@ def capacity_report(
     known = {(one.spec.flavor_group, one.spec.availability_zone): one for one in capacities}
     resources: dict[str, ResourceCapacity] = {}
     for offer in offers:
-        kinds = [kind for kind in RESOURCE_KINDS if offer.resource(kind).has_capacity]
-        found = {zone: _current(known.get((offer.name, zone)), offer.name, zone) for zone in zones if kinds}
+        kinds = [kind for kind in RESOURCE_KINDS if offer.resource_settings(kind).has_capacity]
+        found = {zone: _require_current(known.get((offer.name, zone)), offer.name, zone) for zone in zones if kinds}
         for kind in kinds:
-            per_zone = {zone: _capacity(offer, kind, status) for zone, status in found.items()}
+            per_zone = {zone: _zone_capacity(offer, kind, status) for zone, status in found.items()}
             resources[resource_name(offer.name, kind)] = ResourceCapacity(per_az=per_zone)
     return CapacityReport(info_version=version, resources=resources)
 
 
-def _current(capacity: FlavorGroupCapacity | None, group: str, zone: str) -> FlavorGroupCapacityStatus | None:
+def _require_current(capacity: FlavorGroupCapacity | None, group: str, zone: str) -> FlavorGroupCapacityStatus | None:
     """What is known of a group in a zone; ``None`` where there is nothing of it."""
     if capacity is None:
         return None
-    ready = condition(capacity.status.conditions, "Ready")
+    ready = find_condition(capacity.status.conditions, "Ready")
     if ready is None or ready.status != "True":
         raise Unavailable(f"the capacity of flavor group {group} in {zone} is not up to date")
     return capacity.status
 
 
-def _capacity(offer: Offer, kind: ResourceKind, status: FlavorGroupCapacityStatus | None) -> ZoneCapacity:
+def _zone_capacity(offer: Offer, kind: ResourceKind, status: FlavorGroupCapacityStatus | None) -> ZoneCapacity:
     if status is None:
         return ZoneCapacity(capacity=0)
-    used, free = _used_and_free(offer, kind, status)
-    return ZoneCapacity(capacity=used + free, usage=used)
-
-
-def _used_and_free(offer: Offer, kind: ResourceKind, status: FlavorGroupCapacityStatus) -> tuple[int, int]:
+    slots, free_amounts = status.exclusively_free_slots, status.exclusively_free_capacity
     match kind:
         case "instances":
-            return status.running_instances, status.exclusively_free_slots
+            used, free = status.running_instances, slots
         case "cores":
-            return status.running_resources.get(CORES, 0), status.exclusively_free_capacity.get(CORES, 0)
-        case "ram":
-            smallest = offer.group.smallest_flavor.memory_mb
-            free = status.exclusively_free_capacity.get(MEMORY, 0)
-            return _running_units(offer, status), offer.unit.of_free(status.exclusively_free_slots, smallest, free)
-
-
-def _running_units(offer: Offer, status: FlavorGroupCapacityStatus) -> int:
-    """Units of memory that the running VMs use, each rounded by itself, as in the usage report."""
-    sizes = {flavor.name: flavor.memory_mb for flavor in offer.group.flavors}
-    return offer.unit.of_vms((sizes.get(one.flavor_name, 0), one.running_vms) for one in status.flavors)
+            used, free = status.running_resources.get(CORES, 0), free_amounts.get(CORES, 0)
+        case "ram":  # each VM is rounded by itself, as in the usage report
+            sizes = {flavor.name: flavor.memory_mb for flavor in offer.group.flavors}
+            used = offer.unit.count_units_of_vms(
+                (sizes.get(one.flavor_name, 0), one.running_vms) for one in status.flavors
+            )
+            free = offer.unit.count_free_units(
+                slots, offer.group.smallest_flavor.memory_mb, free_amounts.get(MEMORY, 0)
+            )
+    return ZoneCapacity(capacity=used + free, usage=used)
 
 
 # -- usage --------------------------------------------------------------------------------------------------
@@ -219,7 +201,7 @@ def usage_report(
     """
     units = {offer.name: offer.unit for offer in offers}
     group_of = groups_by_flavor(offer.group for offer in offers)
-    charged = charged_to(commitments)
+    charged = map_to_commitment(commitments)
     known = frozenset(zones)
     usage = {(offer.name, zone): _Usage() for offer in offers for zone in zones}
     for vm in sorted(vms, key=lambda one: one.id):
@@ -228,9 +210,9 @@ def usage_report(
         if group is None or found is None:
             continue
         vcpus, memory_mib = -(-vm.cpu_milli // MILLI), -(-vm.memory_bytes // MIB)
-        found.ram += units[group.group_name].of_vm(memory_mib)
+        found.ram += units[group.group_name].count_vm_units(memory_mib)
         found.cores += vcpus
-        found.vms.append(_subresource(vm, vcpus, memory_mib, charged.get(vm.id)))
+        found.vms.append(_build_subresource(vm, vcpus, memory_mib, charged.get(vm.id)))
     limits = {quota.spec.availability_zone: quota.spec.quota for quota in quotas}
     return UsageReport(
         info_version=version,
@@ -245,7 +227,10 @@ def usage_report(
 
 
 def _zone_usage(offer: Offer, kind: ResourceKind, usage: _Usage, limits: Mapping[str, int]) -> ZoneUsage:
-    quota = _quota(offer, kind, limits) if offer.resource(kind).has_quota else UNSET
+    quota: int | UnsetType = UNSET
+    if offer.resource_settings(kind).has_quota:
+        kept = limits.get(resource_name(offer.name, kind), UNLIMITED)
+        quota = offer.unit.from_gib(kept) if kind == "ram" else kept
     match kind:
         case "ram":
             return ZoneUsage(usage=usage.ram, quota=quota)
@@ -255,13 +240,7 @@ def _zone_usage(offer: Offer, kind: ResourceKind, usage: _Usage, limits: Mapping
             return ZoneUsage(usage=len(usage.vms), quota=quota, subresources=usage.vms or UNSET)
 
 
-def _quota(offer: Offer, kind: ResourceKind, limits: Mapping[str, int]) -> int:
-    """The quota in the resource's unit, from how it is kept."""
-    kept = limits.get(resource_name(offer.name, kind), UNLIMITED)
-    return offer.unit.from_gib(kept) if kind == "ram" else kept
-
-
-def _subresource(vm: VmView, vcpus: int, memory_mib: int, commitment: str | None) -> Subresource:
+def _build_subresource(vm: VmView, vcpus: int, memory_mib: int, commitment: str | None) -> Subresource:
     video = vm.extra_specs.get(VIDEO_MEMORY, "")
     return Subresource(
         id=vm.id,

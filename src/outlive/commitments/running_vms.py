@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 
 
 class RunningVms:

@@ -11,42 +11,53 @@ import asyncio
 import enum
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from msgspec import UNSET
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline
-from outlive.base.errors import BadInput, Conflict, OutliveError, Unavailable
-from outlive.base.logging import get_logger
-from outlive.base.phrases import count_of, listing
-from outlive.commitments.answers import digest_of
+from outlive.base import (
+    BadInput,
+    Clock,
+    Conflict,
+    OutliveError,
+    Unavailable,
+    count_of,
+    deadline,
+    get_logger,
+    join_parts,
+)
+from outlive.commitments.answers import Answered, digest_of
 from outlive.commitments.batch import (
     NOT_READY_TEXT,
+    Batch,
+    CommitmentRequest,
+    ProjectRequest,
+    ResourceRequest,
     dry_run_timeout_text,
     timeout_text,
     version_text,
 )
-from outlive.commitments.catalogue import Catalogue, Offered
+from outlive.commitments.catalogue import Catalogue
+from outlive.commitments.decision import BatchRefusal
 from outlive.commitments.liquid import (
     CapacityReport,
     ChangeAnswer,
     ChangeRequest,
     ProjectMetadata,
     QuotaRequest,
+    ResourceChange,
     ServiceInfo,
     UsageReport,
 )
 from outlive.commitments.liquid_metrics import LiquidMetrics
 from outlive.commitments.names import quota_name, resource_name
 from outlive.commitments.quota_intake import QuotaIntake, QuotaPush, public_cause, pushed_quota
-from outlive.commitments.records import Records
-from outlive.commitments.reports import Offer, capacity_report, usage_report
-from outlive.commitments.requests import Changes, Refusal, batch_of
+from outlive.commitments.records import InformedRecords
+from outlive.commitments.reports import Offer, capacity_report, service_info, usage_report
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.units import MIB_PER_GIB
 from outlive.resources import ObjectRef
-from outlive.runtime.events import EventRecorder
+from outlive.runtime import EventRecorder
 from outlive.store import Store
 
 WAITING_LIMIT: Final = 64
@@ -89,7 +100,7 @@ class Late(OutliveError):
     """The turn of a request did not come in time."""
 
 
-class Turn:
+class BoundedLock:
     """One at a time, in the order in which they came; no more than ``limit`` wait."""
 
     def __init__(self, limit: int) -> None:
@@ -98,7 +109,7 @@ class Turn:
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
-    async def taken(self, within_s: float) -> AsyncIterator[None]:
+    async def acquire(self, within_s: float) -> AsyncIterator[None]:
         """The turn. ``Unavailable`` where too many wait already, ``Late`` where it does not come in time."""
         if self._waiting >= self._limit:
             raise Unavailable(TOO_MANY_TEXT)
@@ -116,6 +127,30 @@ class Turn:
             self._lock.release()
 
 
+class BatchHandler(Protocol):
+    """Who decides batches, one at a time."""
+
+    async def recall(self, request_id: str, digest: str) -> Answered | None:
+        """What a request was answered before, if that is known. ``Conflict``: another one had the same name."""
+        ...
+
+    async def change(
+        self, batch: Batch, *, request_id: str, requested_by: str, digest: str = ""
+    ) -> BatchRefusal | None:
+        """Decide and commit a batch; ``None``: it is accepted, and all of it counts from now on.
+
+        If the caller is cancelled before the commit, nothing is done; after it, the batch is carried out all the same.
+        A batch that is not decided within ``settings.watch_timeout`` is refused, and the refusal says so.
+        ``Unavailable``: nothing was done. ``Unknown``: nobody can say whether it was committed.
+        ``digest``: of what is asked for, where the caller named the request.
+        """
+        ...
+
+    async def dry_run(self, batch: Batch, *, request_id: str) -> BatchRefusal | None:
+        """Whether the batch would be accepted; nothing is done."""
+        ...
+
+
 class CommitmentService:
     """See the module."""
 
@@ -124,8 +159,8 @@ class CommitmentService:
         store: Store,
         *,
         catalogue: Catalogue,
-        records: Records,
-        changes: Changes,
+        records: InformedRecords,
+        changes: BatchHandler,
         settings: CommitmentSettings,
         metrics: LiquidMetrics,
         events: EventRecorder,
@@ -139,8 +174,8 @@ class CommitmentService:
         self._events = events
         self._clock = clock
         self._intake = QuotaIntake(store, records, clock=clock)
-        self._changing = Turn(WAITING_LIMIT)
-        self._pushing = Turn(WAITING_LIMIT)
+        self._changing = BoundedLock(WAITING_LIMIT)
+        self._pushing = BoundedLock(WAITING_LIMIT)
 
     def check_enabled(self, interface: Interface) -> None:
         """``Unavailable`` if the settings switch this part off."""
@@ -159,10 +194,11 @@ class CommitmentService:
 
     # -- reports ---------------------------------------------------------------------------------------
 
-    async def info(self) -> ServiceInfo:
+    async def read_info(self) -> ServiceInfo:
         """The catalogue; ``Unavailable`` while it is not known."""
         try:
-            return (await self._catalogue.read()).info
+            offered = await self._catalogue.read()
+            return service_info(offered.offers, offered.version)
         except Unavailable as error:
             raise Unavailable(f"Service temporarily unavailable: {error.message}") from None
 
@@ -170,7 +206,7 @@ class CommitmentService:
         """Capacity in these zones; ``Unavailable`` where it is not known or not up to date."""
         try:
             offered = await self._catalogue.read()
-            report = capacity_report(offered.offers, self._records.capacities(), zones, offered.version)
+            report = capacity_report(offered.offers, self._records.list_capacities(), zones, offered.version)
         except Unavailable as error:
             raise Unavailable(f"Failed to calculate capacity: {error.message}") from None
         for name, resource in report.resources.items():
@@ -185,9 +221,9 @@ class CommitmentService:
             offered = await self._catalogue.read()
             return usage_report(
                 offered.offers,
-                vms=await self._records.vms(project),
-                commitments=self._records.commitments(project),
-                quotas=self._records.quotas(project),
+                vms=await self._records.list_vms(project),
+                commitments=self._records.commitments_of(project),
+                quotas=self._records.quotas_of(project),
                 zones=zones,
                 version=offered.version,
             )
@@ -212,23 +248,26 @@ class CommitmentService:
             raise BadInput(f"Invalid request body: {request.commitments} commitments, at most {BATCH_LIMIT}")
         limit_s = float(self._settings.watch_timeout)
         try:
-            async with self._changing.taken(limit_s):
+            async with self._changing.acquire(limit_s):
                 digest = digest_of(request) if named and not request.dry_run else ""
                 return await self._decide(request, REQUEST_PREFIX + request_id, requested_by, digest)
         except Late:
-            return self._timed_out(request, limit_s)
+            text = dry_run_timeout_text if request.dry_run else timeout_text
+            refusal = BatchRefusal(reason=text(limit_s, request.commitments), timed_out=True)
+            return self._answer(refusal, dry_run=request.dry_run)
 
     async def _decide(self, request: ChangeRequest, request_id: str, requested_by: str, digest: str) -> ChangeAnswer:
         if digest:
-            known = await self._told(self._changes.recall(request_id, digest))
+            known = await self._translate_errors(self._changes.recall(request_id, digest))
             if known is not None:
                 _log.info("commitments.repeated", request=request_id, by=requested_by)
                 return _answer(known.refusal)
-        offered = await self._offered()
-        if offered is None:
+        try:
+            offered = await self._catalogue.read()
+        except Unavailable:
             if request.dry_run:
                 return ChangeAnswer(rejection_reason=f"dry run: {NOT_READY_TEXT}")
-            raise Unavailable(NOT_READY_TEXT)
+            raise Unavailable(NOT_READY_TEXT) from None
         if request.info_version != offered.version:
             raise Conflict(version_text(request.info_version, offered.version))
         if request.dry_run:
@@ -238,7 +277,7 @@ class CommitmentService:
             work = self._changes.change(
                 batch_of(request), request_id=request_id, requested_by=requested_by, digest=digest
             )
-            refusal = await self._told(work)
+            refusal = await self._translate_errors(work)
             event, outcome = (CHANGED, ACCEPTED) if refusal is None else (NOT_CHANGED, f"refused: {refusal.reason}")
         except asyncio.CancelledError:
             outcome = "the caller went away before the answer"
@@ -253,17 +292,17 @@ class CommitmentService:
             self._record_change(request, request_id, requested_by, event, outcome)
         return self._answer(refusal, dry_run=False)
 
-    async def _ask(self, request: ChangeRequest, request_id: str) -> Refusal | None:
+    async def _ask(self, request: ChangeRequest, request_id: str) -> BatchRefusal | None:
         try:
             return await self._changes.dry_run(batch_of(request), request_id=request_id)
         except Unavailable as error:
             _log.warning("commitments.not_asked", error=str(error))
-            return Refusal(reason=f"dry run: {NOT_READY_TEXT}")
+            return BatchRefusal(reason=f"dry run: {NOT_READY_TEXT}")
         except OutliveError as error:
             _log.error("commitments.not_asked", code=error.code, error=str(error))
             raise OutliveError(f"Failed to judge commitments: {public_cause(error)}") from None
 
-    async def _told(self, work: Awaitable[T]) -> T:
+    async def _translate_errors(self, work: Awaitable[T]) -> T:
         """The result, with errors in the words of the contract."""
         try:
             return await work
@@ -276,30 +315,19 @@ class CommitmentService:
             _log.error("commitments.not_decided", code=error.code, error=str(error))
             raise OutliveError(f"Failed to change commitments: {public_cause(error)}") from None
 
-    async def _offered(self) -> Offered | None:
-        """The catalogue; ``None`` while it is not known."""
-        try:
-            return await self._catalogue.read()
-        except Unavailable:
-            return None
-
-    def _answer(self, refusal: Refusal | None, *, dry_run: bool) -> ChangeAnswer:
+    def _answer(self, refusal: BatchRefusal | None, *, dry_run: bool) -> ChangeAnswer:
         if refusal is not None and refusal.timed_out:
             self.metrics.count_timeout(dry_run=dry_run)
         return _answer(refusal)
-
-    def _timed_out(self, request: ChangeRequest, limit_s: float) -> ChangeAnswer:
-        """The answer to a batch whose turn did not come in time."""
-        text = dry_run_timeout_text if request.dry_run else timeout_text
-        refusal = Refusal(reason=text(limit_s, request.commitments), timed_out=True)
-        return self._answer(refusal, dry_run=request.dry_run)
 
     def _record_change(
         self, request: ChangeRequest, request_id: str, requested_by: str, event: str, outcome: str
     ) -> None:
         """Who changed what, and what became of it: in the log and as an event."""
         projects = sorted(request.by_project or {})
-        changed = [f"{one.uuid}: {one.old_status} to {one.new_status}, {one.amount}" for one in request.each()]
+        changed = [
+            f"{one.uuid}: {one.old_status} to {one.new_status}, {one.amount}" for one in request.iterate_commitments()
+        ]
         result = " ".join(outcome.split())[:OUTCOME_CHARACTERS]
         _log.info(
             "commitments.change",
@@ -329,14 +357,14 @@ class CommitmentService:
         if metadata.uuid not in ("", project):
             raise BadInput(f'Project UUID mismatch: URL has "{project}" but metadata has "{metadata.uuid}"')
         try:
-            offers = self._catalogue.offers()
+            offers = self._catalogue.list_offers()
         except Unavailable as error:
             raise Unavailable(f"flavor groups not available: {error.message}") from None
         zones = pushed_quota(request, offers, self._settings.quota_served_availability_zones)
         outcome = "failed"
         push = QuotaPush()
         try:
-            async with self._pushing.taken(PUSH_TURN_S):
+            async with self._pushing.acquire(PUSH_TURN_S):
                 await self._intake.write(project, zones, metadata, push)
             outcome = ACCEPTED
         except Late:
@@ -373,8 +401,8 @@ class CommitmentService:
             return
         result = outcome
         if outcome != ACCEPTED and known:
-            result = f"{outcome}; written are {listing(sorted(known), most=CHANGES_LOGGED)}"
-        where = listing(sorted({*zones, *push.deleted}) or ["no zone"], most=CHANGES_LOGGED)
+            result = f"{outcome}; written are {join_parts(sorted(known), most=CHANGES_LOGGED)}"
+        where = join_parts(sorted({*zones, *push.deleted}) or ["no zone"], most=CHANGES_LOGGED)
         self._events.emit(
             ObjectRef(
                 kind="ProjectQuota", name=quota_name(project, next(iter({**zones, **dict.fromkeys(push.deleted)}), ""))
@@ -386,7 +414,7 @@ class CommitmentService:
         )
 
 
-def _answer(refusal: Refusal | None) -> ChangeAnswer:
+def _answer(refusal: BatchRefusal | None) -> ChangeAnswer:
     if refusal is None:
         return ChangeAnswer()
     return ChangeAnswer(rejection_reason=refusal.reason, retry_at=refusal.retry_at or UNSET)
@@ -396,3 +424,42 @@ def unit_size(resource: str, offers: Sequence[Offer]) -> str:
     """The label of a resource's unit in metrics: GiB for memory, else 1."""
     unit = next((offer.unit for offer in offers if resource == resource_name(offer.name, "ram")), None)
     return f"{unit.mib / MIB_PER_GIB:g}" if unit is not None else "1"
+
+
+def batch_of(request: ChangeRequest) -> Batch:
+    """The request as a batch, which knows nothing of the wire."""
+    return Batch(
+        zone=request.az,
+        dry_run=request.dry_run,
+        projects=tuple(
+            ProjectRequest(
+                project=project,
+                domain=change.project_metadata.domain.uuid if change.project_metadata is not None else "",
+                domain_name=change.project_metadata.domain.name if change.project_metadata is not None else "",
+                resources=tuple(_convert_resource(name, one) for name, one in (change.by_resource or {}).items()),
+            )
+            for project, change in (request.by_project or {}).items()
+        ),
+    )
+
+
+def _convert_resource(name: str, change: ResourceChange) -> ResourceRequest:
+    return ResourceRequest(
+        name=name,
+        confirmed_before=change.total_confirmed_before,
+        confirmed_after=change.total_confirmed_after,
+        guaranteed_before=change.total_guaranteed_before,
+        guaranteed_after=change.total_guaranteed_after,
+        commitments=tuple(
+            CommitmentRequest(
+                uuid=one.uuid,
+                old_status=one.old_status,
+                new_status=one.new_status,
+                amount=one.amount,
+                confirm_by=one.confirm_by,
+                expires_at=one.expires_at,
+                old_expires_at=one.old_expires_at,
+            )
+            for one in change.commitments or ()
+        ),
+    )

@@ -6,13 +6,75 @@ was left out.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+import enum
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
-from outlive.commitments.access import LiquidPolicy
 from outlive.resources import CommittedType
-from outlive.runtime.units import Duration
+from outlive.runtime import Duration
+
+if TYPE_CHECKING:  # ports know of what is counted by the settings
+    from outlive.commitments.ports import TokenOwner
+
+ADMIN_ROLE: Final = "cloud_resource_admin"
+VIEWER_ROLE: Final = "cloud_resource_viewer"
+"""Roles of Limes' own policy."""
+
+
+class LiquidAction(enum.StrEnum):
+    """What a request needs."""
+
+    READ = "read reports"
+    QUOTA = "set quota"
+    CHANGE = "change commitments"
+
+
+class LiquidPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Which owners of Keystone tokens may do what. One of the roles suffices; names of roles ignore case."""
+
+    read_roles: tuple[str, ...] = (ADMIN_ROLE, VIEWER_ROLE)
+    """Roles that may read the catalogue and the reports."""
+    quota_roles: tuple[str, ...] = (ADMIN_ROLE,)
+    """Roles that may set quota."""
+    change_roles: tuple[str, ...] = (ADMIN_ROLE,)
+    """Roles that may change commitments, also in a dry run."""
+    projects: tuple[str, ...] = ()
+    """Projects to which a token must be scoped: ids, or ``NAME@DOMAIN``. If ``domains`` is empty too, any scope reads,
+    and only that of the whole cloud writes."""
+    domains: tuple[str, ...] = ()
+    """Ids or names of the domains of these projects; empty: any."""
+
+    def explain_refusal(self, caller: TokenOwner, action: LiquidAction) -> str:
+        """Why the caller may not do this, in one line; empty if he may."""
+        wanted = {
+            LiquidAction.READ: self.read_roles,
+            LiquidAction.QUOTA: self.quota_roles,
+            LiquidAction.CHANGE: self.change_roles,
+        }[action]
+        if not {role.lower() for role in caller.roles} & {role.lower() for role in wanted}:
+            needs = f"one of the roles {', '.join(wanted)} is needed" if wanted else "no role may"
+            return f"{caller_text(caller)} may not {action}: {needs}"
+        qualified = f"{caller.project_name}@{caller.domain_name}", f"{caller.project_name}@{caller.domain_id}"
+        scopes = {caller.project_id, *qualified, *((caller.project_name,) if self.domains else ())}
+        if not (self.projects or self.domains or caller.system) and action is not LiquidAction.READ:
+            return (
+                f"{caller_text(caller)} may not {action}: commitments.liquidPolicy names no projects whose tokens may"
+            )
+        scope = "the whole cloud" if caller.system else caller.project_name or caller.project_id or "no project"
+        if self.projects and not scopes & set(self.projects):
+            return f"{caller_text(caller)} may not {action}: the token is scoped to {scope}"
+        if self.domains and not {caller.domain_id, caller.domain_name} & set(self.domains):
+            domain = caller.domain_name or caller.domain_id or "no domain"
+            return f"{caller_text(caller)} may not {action}: the token is scoped to {scope} of {domain}"
+        return ""
+
+
+def caller_text(caller: TokenOwner) -> str:
+    """For logs and records: ``user@domain``, the user's id where the name is missing."""
+    user = caller.user_name or caller.user_id
+    return f"{user}@{caller.user_domain}" if caller.user_domain else user
+
 
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -34,7 +96,7 @@ class ResourceSettings(_Section, frozen=True, kw_only=True):
     handles_commitments: bool = False
     """Customers may commit to it."""
     handles_dry_run: bool = False
-    """Whether a dry run asks placement about it; else a dry run takes it as possible."""
+    """A dry run asks placement about it; else it counts as possible."""
     has_capacity: bool = False
     """The capacity report has it."""
     has_quota: bool = False
@@ -47,7 +109,7 @@ class RamSettings(ResourceSettings, frozen=True, kw_only=True):
     ram_unit_gib: Annotated[int, msgspec.Meta(ge=0, le=RAM_UNIT_LIMIT_GIB)] = msgspec.field(
         default=0, name="ramUnitGiB"
     )
-    """GiB that one unit of memory has; 0: the smallest flavor of a group with a fixed ratio, 1 GiB of any other."""
+    """GiB of one unit of memory; 0: the smallest flavor of a group with a fixed ratio, else 1 GiB."""
 
 
 class GroupSettings(_Section, frozen=True, kw_only=True):
@@ -61,7 +123,7 @@ class GroupSettings(_Section, frozen=True, kw_only=True):
         if self.instances.handles_commitments or self.instances.handles_dry_run:
             raise ValueError("nobody commits to instances; handlesCommitments and handlesDryRun are for ram and cores")
 
-    def committed(self, kind: CommittedType) -> ResourceSettings:
+    def committed_resource(self, kind: CommittedType) -> ResourceSettings:
         """The resource that commitments of this type are of."""
         return self.ram if kind == "memory" else self.cores
 
@@ -88,70 +150,71 @@ class CommitmentSettings(_Section, frozen=True, kw_only=True):
     liquid_policy: LiquidPolicy = LiquidPolicy()
     """What the owners of Keystone tokens may do through LIQUID."""
     flavor_group_resources: dict[str, GroupSettings] = msgspec.field(default_factory=lambda: {EVERY_GROUP: _REPORTED})
-    """Flavor group → what its resources take part in; ``*``: groups without an entry. Capacity is reported from the
-    first start, and nothing is sold before somebody writes ``handlesCommitments``."""
+    """Flavor group → what its resources take part in; ``*``: other groups. By default nothing is sold."""
     flavor_group_pipelines: dict[str, str] = {}
-    """Flavor group → the pipeline that chooses hosts for its slots; ``*``: groups without an entry."""
+    """Flavor group → pipeline for its slots; ``*``: groups without an entry."""
     pipeline_default: Annotated[str, msgspec.Meta(min_length=1)] = GENERAL_PIPELINE
-    """The pipeline of all others."""
+    """Pipeline of other groups."""
     watch_timeout: Duration = Duration(15.0)
-    """How long one batch may take to be decided; then it is refused, and nothing of it is done."""
+    """How long the decision of a batch may take before it is refused."""
     max_slots_per_commitment: Positive = 10_000
-    """New slots for one commitment at most."""
+    """Most new slots for one commitment."""
     enable_payg_pre_allocation: bool = True
-    """Cover the project's own VMs first, where they run, before a host is chosen for a new slot."""
+    """Cover the project's running VMs before new slots are placed."""
     requeue_interval_active: Duration = Duration(300.0)
-    """How often a slot that is there is checked."""
+    """How often a placed slot is checked."""
     requeue_interval_retry: Duration = Duration(60.0)
-    """How soon something that found no capacity is tried again, at first."""
+    """First pause before another try without capacity."""
     max_requeue_interval: Duration = Duration(1800.0)
     """The longest time between two tries."""
     requeue_interval_grace_period: Duration = Duration(60.0)
-    """How often a slot is checked whose VM is expected."""
+    """How often a slot that expects a VM is checked."""
     allocation_grace_period: Duration = Duration(900.0)
-    """How long a slot waits for a VM that is meant for it."""
+    """How long a slot waits for an expected VM."""
     enable_oversubscription_check: bool = True
-    """Watch for hosts on which more is held than there is."""
+    """Detect hosts on which more is reserved than they have."""
     enable_oversubscription_eviction: bool = True
     """Move commitment slots away from such a host; VMs are never touched."""
     oversubscription_grace_period: Duration = Duration(120.0)
-    """How long a host may hold too much before a slot leaves it, and the time between two such slots."""
+    """How long a host may have too many reservations before a slot leaves it, and then the next."""
     oversubscription_min_check_interval: Duration = Duration(30.0)
     """The shortest time between two checks of one host."""
     usage_cooldown_interval: Duration = Duration(300.0)
     """The shortest time between two assignments of a project's VMs to its commitments."""
     usage_history_months: Annotated[int, msgspec.Meta(ge=1, le=120)] = 13
-    """How many months it is kept which VMs were charged to which commitments, the present one included."""
+    """Months of usage history, the present one included."""
     quota_served_availability_zones: tuple[str, ...] = ()
     """Zones whose quota is kept; empty: all."""
     quota_full_reconcile_interval: Duration = Duration(300.0)
-    """How often the usage of all projects is counted anew."""
+    """How often the usage of all projects is counted."""
     quota_state_filter: tuple[Literal["planned", "pending", "guaranteed", "confirmed"], ...] = (
         "confirmed",
         "guaranteed",
     )
-    """States of commitments whose usage is not paid as it goes."""
+    """States of commitments that cover usage."""
     enable_hypervisor_diff: bool = True
-    """Correct the usage between two full counts by what hosts report as started and gone."""
+    """Update usage between two full counts by VMs that start and go."""
     capacity_reconcile_interval: Duration = Duration(300.0)
-    """How often the capacity of all groups is computed anew, at least."""
+    """Longest time between two computations of all capacity."""
     capacity_min_reconcile_interval: Duration = Duration(30.0)
-    """The shortest time between two such computations."""
+    """Shortest time between two computations."""
     capacity_total_pipeline: Annotated[str, msgspec.Meta(min_length=1)] = GENERAL_PIPELINE
-    """The pipeline that says which hosts belong to a group, as if nothing ran."""
+    """Pipeline for the hosts of a group on an empty cluster."""
     capacity_placeable_pipeline: Annotated[str, msgspec.Meta(min_length=1)] = GENERAL_PIPELINE
-    """The pipeline that says which hosts take another VM of a group."""
+    """Pipeline for the hosts that take another VM of a group."""
     consistency_interval: Duration = Duration(300.0)
-    """How often Limes, commitments, slots, hosts and the list of VMs are compared."""
+    """How often Limes, commitments, slots, hosts and VMs are compared."""
     enable_consistency_repair: bool = False
-    """Repair what lasts and can be repaired safely, without being asked."""
+    """Do safe repairs of lasting differences automatically."""
     sync_interval: Duration = Duration(3600.0)
-    """How often the commitments that Limes lists are compared with ours."""
+    """How often commitments are compared with Limes."""
 
     def __post_init__(self) -> None:
         for name in _INTERVALS:
             if getattr(self, name) <= 0:
-                raise ValueError(f"{_written(name)} is 0; write a duration that is more than nothing")
+                first, *rest = name.split("_")
+                key = first + "".join(word.capitalize() for word in rest)
+                raise ValueError(f"{key} is 0; write a duration that is more than nothing")
         if self.max_requeue_interval < self.requeue_interval_retry:
             raise ValueError(
                 f"maxRequeueInterval {self.max_requeue_interval} is less than "
@@ -165,12 +228,12 @@ class CommitmentSettings(_Section, frozen=True, kw_only=True):
         if not all(self.flavor_group_pipelines.values()):
             raise ValueError("flavorGroupPipelines has a group without a pipeline; name one or leave the group out")
 
-    def group(self, name: str) -> GroupSettings:
+    def group_settings(self, name: str) -> GroupSettings:
         """What a flavor group's resources take part in: its own entry, that of ``*``, or nothing."""
         found = self.flavor_group_resources.get(name) or self.flavor_group_resources.get(EVERY_GROUP)
         return found or UNCONFIGURED
 
-    def pipeline(self, group: str) -> str:
+    def pipeline_for(self, group: str) -> str:
         """The pipeline that chooses hosts for slots of a flavor group."""
         pipelines = self.flavor_group_pipelines
         return pipelines.get(group) or pipelines.get(EVERY_GROUP) or self.pipeline_default
@@ -191,9 +254,3 @@ _INTERVALS: Final = (
     "consistency_interval",
     "sync_interval",
 )
-
-
-def _written(name: str) -> str:
-    """A field as the file has it."""
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)

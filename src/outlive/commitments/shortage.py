@@ -10,29 +10,33 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from outlive.base.clock import as_instant
-from outlive.base.errors import OutliveError
-from outlive.commitments.acceptance import HeadroomOutcome, headroom
+from outlive.base import OutliveError, as_instant
+from outlive.commitments.acceptance import HeadroomOutcome, check_headroom
 from outlive.commitments.explanation import (
     ClosedRoom,
     Ending,
     ExplanationInput,
+    HostRoom,
     MissingCores,
     MissingSlots,
-    Room,
     StepCount,
 )
-from outlive.commitments.placer import SlotPlacer, placed
+from outlive.commitments.placer import SlotPlacer, build_placed
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import SlotLimitExceeded, SlotPlan
-from outlive.commitments.state import Commitment, from_spec, has_slots, is_active, moment
+from outlive.commitments.state import Commitment, from_spec, has_slots, is_active, normalise_time
 from outlive.commitments.view import CommitmentView
-from outlive.placement.engine import Engine
-from outlive.placement.request import SILENT, Intent, PlacementRequest
-from outlive.placement.reservations import CapacityQuery, placed_on, unused
-from outlive.placement.vms import MILLI
-from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, ZONE_LABEL, FlavorGroupSpec, Hypervisor
-from outlive.resources.hosts import WORKING_CONDITIONS, out_of_service
+from outlive.placement import MILLI, SILENT, CapacityQuery, Engine, Intent, PlacementRequest, placed_on, unused_amounts
+from outlive.resources import (
+    COMMITTED,
+    FAILOVER,
+    IN_FLIGHT,
+    WORKING_CONDITIONS,
+    ZONE_LABEL,
+    FlavorGroupSpec,
+    Hypervisor,
+    explain_out_of_service,
+)
 
 _EMPTY: Final = replace(
     SILENT,
@@ -52,34 +56,38 @@ class Shortage:
         self._engine = engine
         self._settings = settings
 
-    def facts(self, commitment: Commitment, now: float) -> ExplanationInput:
+    def collect_facts(self, commitment: Commitment, now: float) -> ExplanationInput:
         """What an explanation of the commitment rests on: of one that is there, or of one that somebody asks for."""
-        group = self._view.groups().get(commitment.group)
+        group = self._view.groups_by_name().get(commitment.group)
         refusal = ""
         if group is None or not group.flavors:
             refusal = f"flavor group not found: {commitment.group}"
-        elif not self._settings.group(commitment.group).committed(commitment.type).handles_commitments:
+        elif (
+            not self._settings.group_settings(commitment.group).committed_resource(commitment.type).handles_commitments
+        ):
             refusal = f'flavor group "{commitment.group}" is not configured to handle {commitment.type} commitments'
         if refusal or group is None:
             return ExplanationInput(commitment=commitment, refusal=refusal, now=now)
         if commitment.type == "cores":
-            return self._cores(commitment, now)
+            return self._explain_cores(commitment, now)
         if not has_slots(commitment, now):
             return ExplanationInput(commitment=commitment, refusal="it is not active, and has no slots", now=now)
         try:
-            plan = self._view.slot_plan(commitment, self._view.slots(commitment.uuid), group, self._settings)
+            plan = self._view.slot_plan(commitment, self._view.list_slots(commitment.uuid), group, self._settings)
         except SlotLimitExceeded as error:
             return ExplanationInput(commitment=commitment, refusal=error.message, now=now)
-        return self._slots(commitment, group, plan, now)
+        return self._explain_slots(commitment, group, plan, now)
 
-    def _slots(self, commitment: Commitment, group: FlavorGroupSpec, plan: SlotPlan, now: float) -> ExplanationInput:
+    def _explain_slots(
+        self, commitment: Commitment, group: FlavorGroupSpec, plan: SlotPlan, now: float
+    ) -> ExplanationInput:
         held: list[str] = []
         lost: dict[tuple[str, int, int], list[PlacementRequest]] = {}
         found = 0
 
         def looked_for(name: str, request: PlacementRequest) -> str:
             """Its host. Where a slot of its size found none, neither does this one: meanwhile nothing became free."""
-            size = _size(request)
+            size = _size_of(request)
             host = "" if size in lost else self._placer.choose(request)[0]
             if host:
                 held.append(name)
@@ -94,43 +102,43 @@ class Shortage:
             for slot in plan.keep:
                 if slot.spec.target_host:
                     found += 1
-                elif host := looked_for(slot.name, self._placer.request_again(slot, group)):
+                elif host := looked_for(slot.name, self._placer.request_for_slot(slot, group)):
                     self._placer.hold(replace(slot, spec=replace(slot.spec, target_host=host)))
                     found += 1
             for new in plan.create:
                 if host := new.host or looked_for(new.name, self._placer.request(new, commitment, group)):
                     held.append(new.name)
-                    self._placer.hold(placed(replace(new, host=host), commitment, now=now))
+                    self._placer.hold(build_placed(replace(new, host=host), commitment, now=now))
                     found += 1
-            missing = tuple(self._missing(requests) for requests in lost.values())
+            missing = tuple(self._find_missing(requests) for requests in lost.values())
         finally:
-            self._placer.put_back(held)
+            self._placer.settle_slots(held)
         return ExplanationInput(
             commitment=commitment,
             expected=plan.total,
             placed=found,
             missing=missing,
-            endings=self._endings(commitment, now) if missing else (),
+            endings=self._list_endings(commitment, now) if missing else (),
             now=now,
         )
 
-    def _missing(self, requests: Sequence[PlacementRequest]) -> MissingSlots:
+    def _find_missing(self, requests: Sequence[PlacementRequest]) -> MissingSlots:
         """What hosts say of slots of one size, beside everything that is held now."""
         request, fleet = requests[0], self._engine.fleet
-        flavor, cpu, memory = _size(request)
+        flavor, cpu, memory = _size_of(request)
         steps: dict[str, int] = {}
         try:
             for reason in self._engine.rank(request, why=True).rejected.values():
                 steps[reason.step] = steps.get(reason.step, 0) + 1
             open_hosts = set(self._engine.rank(replace(request, options=_EMPTY)).hosts)
-            closed_hosts = self._closed(request)
+            closed_hosts = self._find_closed_hosts(request)
         except OutliveError as error:
             steps[str(error)] = len(fleet)
             open_hosts, closed_hosts = set(), {}
-        free = fleet.available(_LOCKED)
+        free = fleet.available_amounts(_LOCKED)
 
-        def amounts(host: str) -> tuple[int, int]:
-            row = fleet.row(host)
+        def free_amounts(host: str) -> tuple[int, int]:
+            row = fleet.find_row(host)
             return (0, 0) if row is None else (max(0, int(free[0, row])), max(0, int(free[1, row])))
 
         return MissingSlots(
@@ -141,48 +149,50 @@ class Shortage:
             hosts=len(fleet),
             steps=tuple(StepCount(step=step, hosts=count) for step, count in sorted(steps.items())),
             candidates=tuple(
-                Room(host=host, cpu_milli=cpu, memory_bytes=memory)
+                HostRoom(host=host, cpu_milli=cpu, memory_bytes=memory)
                 for host in sorted(open_hosts)
-                for cpu, memory in (amounts(host),)
+                for cpu, memory in (free_amounts(host),)
             ),
             closed=tuple(
                 ClosedRoom(host=host, cpu_milli=cpu, memory_bytes=memory, why=why)
                 for host, why in sorted(closed_hosts.items())
-                for cpu, memory in (amounts(host),)
+                for cpu, memory in (free_amounts(host),)
             ),
         )
 
-    def _closed(self, request: PlacementRequest) -> dict[str, str]:
+    def _find_closed_hosts(self, request: PlacementRequest) -> dict[str, str]:
         """Hosts of the zone that would be candidates in service → what keeps them out of it. Lost ones are not
         among them: nobody brings these back by a command."""
         fleet = self._engine.fleet
-        hosts = [host for name in fleet.names if (host := fleet.host(name)) is not None]
+        hosts = [host for name in fleet.names if (host := fleet.find_host(name)) is not None]
         out = {
             host.name: host
             for host in hosts
-            if host.metadata.labels.get(ZONE_LABEL) == request.zone and out_of_service(host) and not host.status.lost
+            if host.metadata.labels.get(ZONE_LABEL) == request.zone
+            and explain_out_of_service(host)
+            and not host.status.lost
         }
         if not out:
             return {}
         try:
             for host in out.values():
-                fleet.upsert_host(_in_service(host))
+                fleet.upsert_host(_open_host(host))
             found = self._engine.rank(replace(request, options=_EMPTY)).hosts
         finally:
             for host in out.values():
                 fleet.upsert_host(host)
-        return {name: out_of_service(out[name]) for name in found if name in out}
+        return {name: explain_out_of_service(out[name]) for name in found if name in out}
 
-    def _endings(self, commitment: Commitment, now: float) -> tuple[Ending, ...]:
+    def _list_endings(self, commitment: Commitment, now: float) -> tuple[Ending, ...]:
         """Slots of other commitments that end, with what they hold beside their VMs."""
         found: list[Ending] = []
         for other in self._view.informers.commitments.items():
-            end = moment(other.spec.end_time)
+            end = normalise_time(other.spec.end_time)
             if end is None or other.spec.commitment_uuid == commitment.uuid or as_instant(end) <= now:
                 continue
-            for slot in self._view.slots(other.spec.commitment_uuid):
+            for slot in self._view.list_slots(other.spec.commitment_uuid):
                 host = placed_on(slot)
-                held = unused(slot, running=self._engine.fleet.instances(host))
+                held = unused_amounts(slot, running=self._engine.fleet.instances_on(host))
                 if host and (held.cpu_milli or held.memory_bytes):
                     found.append(
                         Ending(
@@ -196,14 +206,14 @@ class Shortage:
                     )
         return tuple(found)
 
-    def _cores(self, commitment: Commitment, now: float) -> ExplanationInput:
+    def _explain_cores(self, commitment: Commitment, now: float) -> ExplanationInput:
         view = self._view
-        verdict = headroom(
+        verdict = check_headroom(
             commitment,
-            view.capacity(commitment.group, commitment.zone),
+            view.find_capacity(commitment.group, commitment.zone),
             view.informers.commitments.items(),
             now=now,
-            held=view.held_cores(commitment, view.informers.commitments.items()),
+            held=view.occupied_cores(commitment, view.informers.commitments.items()),
         )
         endings = tuple(
             Ending(
@@ -225,11 +235,11 @@ class Shortage:
         return ExplanationInput(commitment=commitment, cores=cores, endings=endings, now=now)
 
 
-def _size(request: PlacementRequest) -> tuple[str, int, int]:
+def _size_of(request: PlacementRequest) -> tuple[str, int, int]:
     return request.flavor_name, request.need.cpu_milli, request.need.memory_bytes
 
 
-def _in_service(host: Hypervisor) -> Hypervisor:
+def _open_host(host: Hypervisor) -> Hypervisor:
     """The host with nothing that keeps it out of service."""
     names = {name for name, _ in WORKING_CONDITIONS}
     conditions = tuple(one for one in host.status.conditions if one.type not in names)

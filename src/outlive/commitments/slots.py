@@ -1,6 +1,6 @@
 """Which slots a commitment needs: kept, deleted, made and changed.
 
-A slot is a reservation of a flavor's size on one host. The rules are in docs/reference/commitments.md#slots and
+A slot is a reservation of a flavor's size on one host. The rules are in docs/design/commitment-rules.md#slots and
 #pre-allocation. Hosts of new slots are chosen elsewhere, except where the place is known: a VM of the project runs
 there, or a slot that becomes smaller was there.
 """
@@ -14,13 +14,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from outlive.base.clock import as_datetime
-from outlive.base.errors import BadInput, LimitExceeded
+from outlive.base import BadInput, LimitExceeded, as_datetime
 from outlive.commitments.names import commitment_name, free_slot_names, slot_index
 from outlive.commitments.state import Commitment
-from outlive.placement.reservations import is_ready
-from outlive.placement.settings import MIB
-from outlive.placement.vms import MILLI, VmView
+from outlive.placement import MIB, MILLI, VmView, is_ready
 from outlive.resources import (
     COMMITTED,
     CPU,
@@ -30,7 +27,6 @@ from outlive.resources import (
     TYPE_LABEL_VALUES,
     ZONE_LABEL,
     Amounts,
-    CommitmentState,
     CommittedSpec,
     FlavorGroupSpec,
     GroupFlavor,
@@ -42,7 +38,7 @@ from outlive.resources import (
 )
 
 CREATOR: Final = "committed-resource-controller"
-ROLLBACK_CREATOR: Final = "committed-resource-controller-rollback"
+
 SLOTS_LIMIT: Final = 10_000
 """New slots of one commitment at most, unless a setting says fewer or more."""
 
@@ -148,22 +144,22 @@ def plan_slots(
     deleted: list[DeletedSlot] = []
     kept: list[Reservation] = []
     for slot in sorted(existing, key=slot_order):
-        if (why := _useless(slot, commitment, group)) is not None:
+        if (why := _explain_useless(slot, commitment, group)) is not None:
             deleted.append(DeletedSlot(name=slot.name, why=why))
         else:
             kept.append(slot)
-    excess = sum(map(_memory, kept)) - desired
+    excess = sum(map(memory_of, kept)) - desired
     shrunk: Reservation | None = None
     for slot in shrink_order(kept):
         if excess <= 0:
             break
         shrunk = slot
-        excess -= _memory(slot)
+        excess -= memory_of(slot)
         deleted.append(DeletedSlot(name=slot.name, why=DeletionReason.TOO_MUCH))
     gone = {one.name for one in deleted}
     kept = [slot for slot in kept if slot.name not in gone]
     create = _new_slots(commitment, existing, kept, group, options, candidates, missing=-excess, shrunk=shrunk)
-    read = [synchronised(slot, commitment) for slot in kept]
+    read = [synchronise_slot(slot, commitment) for slot in kept]
     return SlotPlan(
         keep=tuple(read),
         patched=tuple(new.name for old, new in zip(kept, read, strict=True) if new is not old),
@@ -234,40 +230,6 @@ def reservation_of(
     )
 
 
-def from_slots(slots: Sequence[Reservation], state: CommitmentState = "confirmed") -> Commitment:
-    """The commitment that these slots would fulfil, for comparison with the one that they should.
-
-    Owner, group, zone and times are those of the first; slots of another group do not count. ``BadInput`` for no slots,
-    for a reservation of another kind, and for slots of two commitments.
-    """
-    found: Commitment | None = None
-    for slot in slots:
-        details = slot.spec.committed_resource_reservation
-        if slot.spec.type != COMMITTED or details is None:
-            raise BadInput(f"reservation {slot.name} is no commitment slot", remedy="give slots of one commitment")
-        if found is None:
-            found = Commitment(
-                uuid=details.commitment_uuid,
-                project=details.project_id,
-                domain=details.domain_id,
-                group=details.resource_group,
-                zone=slot.spec.availability_zone,
-                start=slot.spec.start_time,
-                end=slot.spec.end_time,
-                state=state,
-            )
-        if details.commitment_uuid != found.uuid:
-            raise BadInput(
-                f"slot {slot.name} is of commitment {details.commitment_uuid}, not {found.uuid}",
-                remedy="give slots of one commitment",
-            )
-        if details.resource_group == found.group:
-            found = replace(found, memory_bytes=found.memory_bytes + _memory(slot))
-    if found is None:
-        raise BadInput("there are no slots", remedy="give slots of one commitment")
-    return found
-
-
 def slot_allocations(slot: Reservation) -> dict[str, SpecAllocation]:
     """VMs that a slot is meant for."""
     details = slot.spec.committed_resource_reservation
@@ -280,7 +242,8 @@ def confirmed_allocations(slot: Reservation) -> dict[str, str]:
     return seen.allocations if seen is not None else {}
 
 
-def _memory(slot: Reservation) -> int:
+def memory_of(slot: Reservation) -> int:
+    """Bytes of its size."""
     return slot.spec.resources.memory_bytes
 
 
@@ -289,7 +252,7 @@ def slot_order(slot: Reservation) -> tuple[int, str]:
     return slot_index(slot.name), slot.name
 
 
-def _useless(slot: Reservation, commitment: Commitment, group: FlavorGroupSpec) -> DeletionReason | None:
+def _explain_useless(slot: Reservation, commitment: Commitment, group: FlavorGroupSpec) -> DeletionReason | None:
     details = slot.spec.committed_resource_reservation or CommittedSpec()
     if details.project_id != commitment.project:
         return DeletionReason.FOREIGN_PROJECT
@@ -309,7 +272,7 @@ def shrink_order(slots: Sequence[Reservation]) -> Iterator[Reservation]:
     yield from (slot for slot in reversed(placed) if slot_allocations(slot))
 
 
-def synchronised(slot: Reservation, commitment: Commitment) -> Reservation:
+def synchronise_slot(slot: Reservation, commitment: Commitment) -> Reservation:
     """The slot with what the commitment says now; what the commitment leaves open stays."""
     spec, details = slot.spec, slot.spec.committed_resource_reservation or CommittedSpec()
     wanted = replace(
@@ -342,11 +305,11 @@ def _new_slots(
     covered = {vm for slot in kept for vm in slot_allocations(slot)}
     free = [one for one in candidates if one.vm not in covered and one.flavor in flavors]
     found: list[tuple[GroupFlavor, int, str, str]] = []
-    for one, memory in _covering(free, missing if commitment.zone else 0):
+    for one, memory in _choose_vms(free, missing if commitment.zone else 0):
         found.append((flavors[one.flavor], memory, one.host, one.vm))
         missing -= memory
     cut = tuple(_cut(group, missing, limit=options.max_slots))
-    host = _place_left(shrunk, cut)
+    host = _host_with_room(shrunk, cut)
     found.extend((flavor, memory, host, "") for flavor, memory in cut)
     names = free_slot_names(commitment_name(commitment.uuid), [slot.name for slot in existing], options.taken)
     return tuple(
@@ -355,7 +318,7 @@ def _new_slots(
     )
 
 
-def _covering(candidates: Sequence[Candidate], missing: int) -> Iterator[tuple[Candidate, int]]:
+def _choose_vms(candidates: Sequence[Candidate], missing: int) -> Iterator[tuple[Candidate, int]]:
     """VMs that slots can cover, with the size of each slot: the largest that fits, and at last the smallest in part."""
     larger: list[Candidate] = []
     for one in sorted(candidates, key=lambda c: (-c.memory_bytes, c.vm)):
@@ -387,13 +350,13 @@ def _cut(group: FlavorGroupSpec, missing: int, *, limit: int) -> Iterator[tuple[
             yield flavor, memory
 
 
-def _place_left(slot: Reservation | None, new: Sequence[tuple[GroupFlavor, int]]) -> str:
+def _host_with_room(slot: Reservation | None, new: Sequence[tuple[GroupFlavor, int]]) -> str:
     """The host on which a slot that goes leaves room for these: what it held there is theirs, so nothing is looked for.
     Its VMs use their part already. Empty: it leaves too little."""
     if slot is None or not new or not is_ready(slot) or slot.spec.target_host != slot.status.host:
         return ""
     used = [one.resources for one in slot_allocations(slot).values()]
-    memory = _memory(slot) - sum(one.memory_bytes for one in used)
+    memory = memory_of(slot) - sum(one.memory_bytes for one in used)
     cpu = slot.spec.resources.cpu_milli - sum(one.cpu_milli for one in used)
     fits = sum(size for _, size in new) <= memory and sum(flavor.vcpus for flavor, _ in new) * MILLI <= cpu
     return slot.status.host if fits else ""

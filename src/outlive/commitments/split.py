@@ -1,6 +1,6 @@
 """The fair split: free hosts that several flavor groups may use are dealt out, so that nothing is promised twice.
 
-The rule is a game of rounds (docs/reference/commitments.md#capacity-split): in each round every group takes one VM of
+The rule is a game of rounds (docs/design/commitment-rules.md#capacity-split): in each round every group takes one VM of
 its smallest flavor from the host that suits it best. ``split`` plays the same rounds and stops playing where the rest
 is plain: groups that share no host with another one, and the last group that has any host left, take all at once.
 """
@@ -9,12 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from typing import Final
 
 import msgspec
-
-NO_CORES: Final = 0
-"""A flavor without cores is bound by memory alone."""
 
 
 class SplitGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -22,7 +18,8 @@ class SplitGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     name: str
     memory_bytes: int
-    cpu_milli: int = NO_CORES
+    cpu_milli: int = 0
+    """0: memory alone counts."""
     candidates: tuple[str, ...] = ()
 
 
@@ -69,13 +66,13 @@ def split(given: SplitInput) -> SplitResult:
     """Deal out the hosts of one zone. A candidate that is not among the hosts is passed over."""
     hosts = sorted(given.hosts, key=lambda host: host.name)
     rank = {host.name: number for number, host in enumerate(hosts)}
-    room = Room([host.memory_bytes for host in hosts], [host.cpu_milli for host in hosts])
+    room = RemainingRoom([host.memory_bytes for host in hosts], [host.cpu_milli for host in hosts])
     groups = sorted(given.groups, key=lambda group: group.name)
     takers = [
         Taker(group.memory_bytes, group.cpu_milli, sorted({rank[one] for one in group.candidates if one in rank}))
         for group in groups
     ]
-    free = [taker.everything(room) for taker in takers]
+    free = [taker.count_total(room) for taker in takers]
     deal(room, takers)
     touched = {host for taker in takers for host in taker.hosts}
     return SplitResult(
@@ -88,7 +85,7 @@ def split(given: SplitInput) -> SplitResult:
     )
 
 
-class Room:
+class RemainingRoom:
     """What is left of each host, by the rank of its name."""
 
     def __init__(self, memory: Sequence[int], cpu: Sequence[int]) -> None:
@@ -116,7 +113,7 @@ class Taker:
         self._key = (0, 0, 0, -1)
         """Of the best host, when it was found."""
 
-    def begin(self, room: Room) -> None:
+    def begin(self, room: RemainingRoom) -> None:
         """Look at every host."""
         memory, cpu = room.memory, room.cpu
         self.eligible = {host for host in self.hosts if memory[host] >= self.memory > 0 and cpu[host] >= self.cpu}
@@ -124,7 +121,7 @@ class Taker:
         heapify(self._heap)
         self._heard = len(room.changes)
 
-    def best(self, room: Room) -> int:
+    def find_best_host(self, room: RemainingRoom) -> int:
         """The host that suits best: least is left over beside whole VMs, then least memory, cores, and by name.
 
         As long as the best one got no worse, only hosts that changed meanwhile can be better.
@@ -135,11 +132,11 @@ class Taker:
         self._changed |= changed
         best = self._best
         if best not in eligible:
-            return self._look(room)
+            return self._search_heap(room)
         memory = memories[best]
         least = (memory % size, memory, cpus[best], best)
         if best in changed and least > self._key:
-            return self._look(room)
+            return self._search_heap(room)
         for host in changed:
             if host in eligible:
                 memory = memories[host]
@@ -150,7 +147,7 @@ class Taker:
         self._best = least[3]
         return self._best
 
-    def _look(self, room: Room) -> int:
+    def _search_heap(self, room: RemainingRoom) -> int:
         """Put all changed hosts in order, and see who is first."""
         heap, eligible, size = self._heap, self.eligible, self.memory
         memories, cpus = room.memory, room.cpu
@@ -167,7 +164,7 @@ class Taker:
                 return host
             heappop(heap)
 
-    def take(self, room: Room, host: int) -> None:
+    def take(self, room: RemainingRoom, host: int) -> None:
         """Take one VM from the best host, which is the best one all the more then: as much is left over, of less."""
         self.taken += 1
         room.memory[host] -= self.memory
@@ -176,11 +173,11 @@ class Taker:
         self._heard += 1
         room.changes.append(host)
 
-    def everything(self, room: Room) -> int:
+    def count_total(self, room: RemainingRoom) -> int:
         """How many VMs all its hosts take together, if nobody else takes any."""
         return sum(slots_on(room.memory[host], room.cpu[host], self.memory, self.cpu) for host in self.hosts)
 
-    def take_all(self, room: Room) -> None:
+    def take_all(self, room: RemainingRoom) -> None:
         """Take everything that is left: nobody else can."""
         for host in self.hosts:
             count = slots_on(room.memory[host], room.cpu[host], self.memory, self.cpu)
@@ -189,16 +186,16 @@ class Taker:
             room.cpu[host] -= count * self.cpu
 
 
-def deal(room: Room, takers: Sequence[Taker]) -> None:
+def deal(room: RemainingRoom, takers: Sequence[Taker]) -> None:
     """Play all rounds. ``takers`` are in order of their names."""
-    for among in _sharing(takers):
+    for among in _group_sharing(takers):
         if len(among) == 1:
             among[0].take_all(room)
         else:
             _play(room, among)
 
 
-def _sharing(takers: Sequence[Taker]) -> list[list[Taker]]:
+def _group_sharing(takers: Sequence[Taker]) -> list[list[Taker]]:
     """The takers in sets that share no host with those of another set."""
     root = list(range(len(takers)))
 
@@ -218,7 +215,7 @@ def _sharing(takers: Sequence[Taker]) -> list[list[Taker]]:
     return list(found.values())
 
 
-def _play(room: Room, takers: Sequence[Taker]) -> None:
+def _play(room: RemainingRoom, takers: Sequence[Taker]) -> None:
     """Rounds of takers that share hosts, until one or none is left."""
     memory, cpu = room.memory, room.cpu
     users: dict[int, _Users] = {}
@@ -233,7 +230,7 @@ def _play(room: Room, takers: Sequence[Taker]) -> None:
         for taker in going:
             if not taker.eligible:
                 continue
-            host = taker.best(room)
+            host = taker.find_best_host(room)
             taker.take(room, host)
             mine = users[host]
             if memory[host] < mine.memory or cpu[host] < mine.cpu:

@@ -11,9 +11,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from outlive.base.clock import as_datetime, as_instant
-from outlive.base.errors import BadInput
-from outlive.base.quantity import QUANTITY_LIMIT, format_bytes
+from outlive.base import QUANTITY_LIMIT, BadInput, as_datetime, as_instant, format_bytes
 from outlive.commitments.names import check_uuid, parse_resource
 from outlive.commitments.units import GroupUnit
 from outlive.resources import (
@@ -23,7 +21,7 @@ from outlive.resources import (
     CommittedResourceSpec,
     CommittedType,
     Condition,
-    condition,
+    find_condition,
 )
 
 STATES: Final[frozenset[CommitmentState]] = frozenset(get_args(CommitmentState))
@@ -111,8 +109,8 @@ def from_spec(spec: CommittedResourceSpec, generation: int = 0) -> Commitment:
         type=spec.resource_type,
         memory_bytes=total if spec.resource_type == "memory" else 0,
         cores=total if spec.resource_type == "cores" else 0,
-        start=moment(spec.start_time),
-        end=moment(spec.end_time),
+        start=normalise_time(spec.start_time),
+        end=normalise_time(spec.end_time),
         state=spec.state,
         generation=generation,
     )
@@ -178,11 +176,11 @@ def from_change(
     Only a state that has slots keeps the amount, and only until it ends: a planned one gets it when its time comes.
     """
     check_uuid(uuid)
-    state, end = check_state(status), moment(expires_at)
+    state, end = check_state(status), normalise_time(expires_at)
     size = unit.to_bytes(amount) if kind == "memory" else check_cores(amount)
     start = None
     if state in SLOT_STATES:
-        start = moment(confirm_by) or as_datetime(now)
+        start = normalise_time(confirm_by) or as_datetime(now)
     if state not in SLOT_STATES or _has_passed(end, now):
         size = 0
     return Commitment(
@@ -220,7 +218,7 @@ def amount_text(kind: CommittedType, total: int) -> str:
     return format_bytes(total) if kind == "memory" else str(total)
 
 
-def moment(given: datetime | None) -> datetime | None:
+def normalise_time(given: datetime | None) -> datetime | None:
     """The time in UTC and whole seconds, as objects hold it. The year 1, Go's word for no time, is none, and what UTC
     cannot say is the end of the year 9999."""
     if given is None or given.year <= 1:
@@ -239,13 +237,15 @@ def is_active(spec: CommittedResourceSpec, now: float) -> bool:
 
 def is_over(spec: CommittedResourceSpec, now: float) -> bool:
     """Whether it has ended: by its state, or because its time has."""
-    return spec.state in ("superseded", "expired") or _has_passed(moment(spec.end_time), now)
+    return spec.state in ("superseded", "expired") or _has_passed(normalise_time(spec.end_time), now)
 
 
 def has_slots(commitment: Commitment, now: float) -> bool:
     """Whether slots are made for it: memory of a state that has slots, until it ends."""
     return (
-        commitment.type == "memory" and commitment.state in SLOT_STATES and not _has_passed(moment(commitment.end), now)
+        commitment.type == "memory"
+        and commitment.state in SLOT_STATES
+        and not _has_passed(normalise_time(commitment.end), now)
     )
 
 
@@ -254,7 +254,7 @@ def reason_over(spec: CommittedResourceSpec) -> ReadyReason:
     return ReadyReason.SUPERSEDED if spec.state == "superseded" else ReadyReason.EXPIRED
 
 
-def with_ready(
+def set_ready(
     conditions: tuple[Condition, ...],
     *,
     ready: bool,
@@ -266,7 +266,7 @@ def with_ready(
 ) -> tuple[Condition, ...]:
     """The conditions with this ``Ready``. Its time is that of the last change of status or reason; ``restart`` sets it
     anew, from which ``retry_delay`` counts."""
-    old = condition(conditions, READY)
+    old = find_condition(conditions, READY)
     since: datetime | None = as_datetime(now)
     if old is not None and not restart and (old.status == "True") == ready and old.reason == reason.value:
         since = old.last_transition_time or since
@@ -298,26 +298,28 @@ def retry_delay(found: Condition | None, now: float, base_s: float, cap_s: float
     return min(delay, cap_s) if cap_s > 0 else delay
 
 
-def summary(cr: CommittedResource, now: float) -> str:
+def summarise(cr: CommittedResource, now: float) -> str:
     """One line on what became of a commitment; empty before anybody looked at it."""
-    found = condition(cr.status.conditions, READY)
+    found = find_condition(cr.status.conditions, READY)
     if found is None:
         return ""
     reason, message = found.reason, found.message
     parts = [reason]
-    if diffs := _differences(cr.status.accepted_spec, cr.spec):
+    if diffs := _list_differences(cr.status.accepted_spec, cr.spec):
         parts[0] = f"{reason} ({'; '.join(diffs)})"
     if reason in (ReadyReason.REJECTED, ReadyReason.RESERVING) and message and message != WAITING_FOR_SLOTS:
-        parts.append(_shortened(message))
+        raw = message.encode()
+        short = raw[: SUMMARY_MESSAGE_BYTES - 3].decode(errors="ignore") + "..."
+        parts.append(message if len(raw) <= SUMMARY_MESSAGE_BYTES else short)
     if reason == ReadyReason.ACCEPTED:
         count = len(cr.status.assigned_instances)
         parts.append("1 VM" if count == 1 else f"{count} VMs")
     if reason != ReadyReason.REJECTED:
-        parts.append(_expiry(cr.spec.end_time, now))
+        parts.append(_format_expiry(cr.spec.end_time, now))
     return " · ".join(parts)
 
 
-def _differences(old: CommittedResourceSpec | None, new: CommittedResourceSpec) -> list[str]:
+def _list_differences(old: CommittedResourceSpec | None, new: CommittedResourceSpec) -> list[str]:
     if old is None:
         return []
     diffs: list[str] = []
@@ -334,15 +336,8 @@ def _differences(old: CommittedResourceSpec | None, new: CommittedResourceSpec) 
     return diffs
 
 
-def _shortened(message: str) -> str:
-    raw = message.encode()
-    if len(raw) <= SUMMARY_MESSAGE_BYTES:
-        return message
-    return raw[: SUMMARY_MESSAGE_BYTES - 3].decode(errors="ignore") + "..."
-
-
-def _expiry(end: datetime | None, now: float) -> str:
-    until = moment(end)
+def _format_expiry(end: datetime | None, now: float) -> str:
+    until = normalise_time(end)
     if until is None:
         return "no expiry"
     left = int(as_instant(until) - now)

@@ -14,13 +14,12 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from outlive.base.clock import Clock, as_instant
-from outlive.base.logging import get_logger
+from outlive.base import Clock, as_instant, get_logger
 from outlive.commitments.placer import SlotPlacer
 from outlive.commitments.state import is_over
 from outlive.commitments.view import CommitmentView
-from outlive.resources import CommittedResource, FlavorGroupSpec, Reservation, ReservationStatus
-from outlive.runtime.metrics import Metrics
+from outlive.resources import CommittedResource, Reservation, ReservationStatus
+from outlive.runtime import Metrics, Periodic
 
 LOOK_S: Final = 3600.0
 """How often all hosts are tried for the metric."""
@@ -44,22 +43,28 @@ class Unfilled(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     memory_bytes: int
 
 
-def after_loss(host: str, view: CommitmentView, placer: SlotPlacer, now: float) -> tuple[Unfilled, ...]:
+def find_unfilled_after_loss(host: str, view: CommitmentView, placer: SlotPlacer, now: float) -> tuple[Unfilled, ...]:
     """The confirmed commitments that could not be filled without the host, the oldest first, which are placed first."""
-    slots, groups, found = placer.slots_of(host), view.groups(), list[Unfilled]()
+    slots, groups, found = placer.slots_of(host), view.groups_by_name(), list[Unfilled]()
     by_commitment: dict[str, list[Reservation]] = {}
     for slot in slots:
         if (details := slot.spec.committed_resource_reservation) is not None:
             by_commitment.setdefault(details.commitment_uuid, []).append(slot)
-    commitments = [one for uuid in by_commitment if (one := view.commitment(uuid)) is not None]
+    commitments = [one for uuid in by_commitment if (one := view.find_commitment(uuid)) is not None]
     confirmed = [one for one in commitments if one.spec.state == "confirmed" and not is_over(one.spec, now)]
     try:
         for slot in slots:
             placer.let_go(slot.name)
-        for cr in sorted(confirmed, key=_age):
+        for cr in sorted(confirmed, key=_age_key):
             group = groups.get(cr.spec.flavor_group_name)
-            mine = by_commitment[cr.spec.commitment_uuid]
-            left = [slot for slot in mine if group is None or not _hold_elsewhere(slot, group, host, placer)]
+            left: list[Reservation] = []
+            for slot in by_commitment[cr.spec.commitment_uuid]:
+                request = placer.request_for_slot(slot, group, (host,)) if group is not None else None
+                other = placer.choose(request, why=False)[0] if request is not None else ""
+                if other:
+                    placer.hold(replace(slot, spec=replace(slot.spec, target_host=other), status=ReservationStatus()))
+                else:
+                    left.append(slot)
             if left:
                 found.append(
                     Unfilled(
@@ -73,21 +78,13 @@ def after_loss(host: str, view: CommitmentView, placer: SlotPlacer, now: float) 
                     )
                 )
     finally:
-        placer.put_back(slot.name for slot in slots)
+        placer.settle_slots(slot.name for slot in slots)
     return tuple(found)
 
 
-def _age(cr: CommittedResource) -> tuple[float, str]:
+def _age_key(cr: CommittedResource) -> tuple[float, str]:
     start = cr.spec.start_time
     return as_instant(start) if start is not None else 0.0, cr.spec.commitment_uuid
-
-
-def _hold_elsewhere(slot: Reservation, group: FlavorGroupSpec, lost: str, placer: SlotPlacer) -> bool:
-    """Hold the slot on another host than the lost one, if there is any."""
-    host, _ = placer.choose(placer.request_again(slot, group, (lost,)), why=False)
-    if host:
-        placer.hold(replace(slot, spec=replace(slot.spec, target_host=host), status=ReservationStatus()))
-    return bool(host)
 
 
 class HostLossMetric:
@@ -100,7 +97,7 @@ class HostLossMetric:
         self._placer = placer
         self._turn = turn
         self._clock = clock
-        self._gauge = metrics.gauge(
+        self._gauge = metrics.add_gauge(
             "committed_resource_unfilled_after_host_loss",
             "Confirmed commitments that could not be filled after the loss of some one host",
             ("flavor_group", "availability_zone"),
@@ -108,17 +105,15 @@ class HostLossMetric:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await self.look()
-            await self._clock.sleep(LOOK_S)
+        await Periodic(self.measure, LOOK_S, clock=self._clock).run()
 
-    async def look(self) -> None:
+    async def measure(self) -> None:
         """Every host, one after the other."""
         found: dict[str, Unfilled] = {}
         for host in [one.name for one in self._view.informers.hypervisors.items()]:
             if self._placer.slots_of(host):
                 async with self._turn:
-                    for one in after_loss(host, self._view, self._placer, self._clock.now()):
+                    for one in find_unfilled_after_loss(host, self._view, self._placer, self._clock.now()):
                         found.setdefault(one.commitment, one)
                 await self._clock.sleep(PAUSE_S)
         counts = Counter((one.group, one.zone) for one in found.values())

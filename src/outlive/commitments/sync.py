@@ -14,8 +14,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import as_instant
-from outlive.base.errors import BadInput
+from outlive.base import BadInput, as_instant
 from outlive.commitments.names import RESERVED_ZONES, parse_resource
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.state import STATES, ListedCommitment, from_listed, is_over, spec_of
@@ -103,7 +102,11 @@ def judge(
         skipped.append(Skipped(uuid=one.uuid, reason=reason))
     specs: dict[str, CommittedResourceSpec] = {}
     for uuid, found in sorted(by_uuid.items()):
-        verdict = _spec(found[0], groups, settings) if len(found) == 1 else _listed_twice(uuid, found)
+        if len(found) == 1:
+            verdict = _check_listed(found[0], groups, settings)
+        else:
+            projects = ", ".join(sorted({one.project for one in found}))
+            verdict = Skipped(uuid=uuid, reason=SkipReason.LISTED_TWICE, said=f"projects {projects}"[:200])
         if isinstance(verdict, Skipped):
             skipped.append(verdict)
         else:
@@ -126,7 +129,7 @@ def plan(
     What a batch of ``changes`` names is left to it until it is applied, and also where it was decided shortly before
     ``asked_at`` or after: Limes writes down what we accepted after our answer, so its list may be the older one.
     """
-    pending = _pending(changes, asked_at)
+    pending = _find_pending(changes, asked_at)
     ours = {
         one.spec.commitment_uuid: one.spec
         for one in commitments
@@ -139,21 +142,22 @@ def plan(
     for uuid, listed in listing.specs.items():
         if uuid in pending or uuid in others:
             continue
-        wanted = _wanted(ours.get(uuid), listed, now)
-        if wanted is not None:
-            after[uuid] = wanted
+        if uuid in ours:
+            after[uuid] = msgspec.structs.replace(listed, allow_rejection=ours[uuid].allow_rejection)
+        elif not is_over(listed, now):
+            after[uuid] = listed
     for uuid in sorted(after):
         before, spec = ours.get(uuid), after[uuid]
-        if before is not None and _ends(uuid, spec, listing, now):
+        if before is not None and _is_ended(uuid, spec, listing, now):
             del after[uuid]
-            steps.append(CommitmentStep(uuid=uuid, before=before, slots=_deleted(held.pop(uuid, ()))))
+            steps.append(CommitmentStep(uuid=uuid, before=before, slots=_delete_slots(held.pop(uuid, ()))))
         elif before != spec:
             steps.append(CommitmentStep(uuid=uuid, before=before, after=spec))
     missed = (uuid for uuid in after if uuid in ours and uuid not in listing.listed)
     unmatched = tuple(sorted(uuid for uuid in missed if not is_over(after[uuid], now)))
-    kept = after.keys() | others | pending | _protected(listing, now)
+    kept = after.keys() | others | pending | _find_protected(listing, now)
     orphans = [uuid for uuid in sorted(held) if uuid not in kept]
-    steps += [CommitmentStep(uuid=uuid, slots=_deleted(held[uuid])) for uuid in orphans]
+    steps += [CommitmentStep(uuid=uuid, slots=_delete_slots(held[uuid])) for uuid in orphans]
     return SyncPlan(
         steps=tuple(steps),
         skipped=listing.skipped,
@@ -167,16 +171,7 @@ def skip_counts(skipped: Iterable[Skipped]) -> Counter[SkipReason]:
     return Counter(one.reason for one in skipped)
 
 
-def check_zone(zone: str) -> None:
-    """``BadInput`` for a word that is no zone; the same for the API and for Limes' list.
-
-    A commitment whose zone becomes another one has moved: both take it over, and its slots are placed there.
-    """
-    if zone in RESERVED_ZONES:
-        raise BadInput(f"{zone!r} is no availability zone", remedy="name a zone of the cloud")
-
-
-def _spec(
+def _check_listed(
     one: ListedCommitment, groups: Mapping[str, FlavorGroupSpec], settings: CommitmentSettings
 ) -> CommittedResourceSpec | Skipped:
     """The spec of a commitment, or why it is not taken over; the first check that fails counts."""
@@ -193,7 +188,8 @@ def _spec(
         if not _has_unit(one.unit, kind, LiquidUnit("B", unit.size_bytes)):
             said = f"{one.unit[:80]!r}, not {unit.text if kind == 'memory' else 'a number'}"
             return Skipped(uuid=one.uuid, reason=SkipReason.UNIT_MISMATCH, said=said)
-        check_zone(one.zone)
+        if one.zone in RESERVED_ZONES:
+            raise BadInput(f"{one.zone!r} is no availability zone", remedy="name a zone of the cloud")
         return spec_of(from_listed(one, unit))
     except BadInput as error:
         return Skipped(uuid=one.uuid, reason=SkipReason.INVALID, said=str(error)[:200])
@@ -209,21 +205,7 @@ def _has_unit(text: str, kind: CommittedType, memory: LiquidUnit) -> bool:
         return False
 
 
-def _listed_twice(uuid: str, found: Sequence[ListedCommitment]) -> Skipped:
-    projects = ", ".join(sorted({one.project for one in found}))
-    return Skipped(uuid=uuid, reason=SkipReason.LISTED_TWICE, said=f"projects {projects}"[:200])
-
-
-def _wanted(
-    before: CommittedResourceSpec | None, listed: CommittedResourceSpec, now: float
-) -> CommittedResourceSpec | None:
-    """The spec after the run; ``None``: it is not created, because it is over."""
-    if before is None:
-        return None if is_over(listed, now) else listed
-    return msgspec.structs.replace(listed, allow_rejection=before.allow_rejection)
-
-
-def _pending(changes: Iterable[CommitmentChange], asked_at: float) -> set[str]:
+def _find_pending(changes: Iterable[CommitmentChange], asked_at: float) -> set[str]:
     """Commitments of batches that may say something newer. A further document counts as the change that it belongs to;
     without that one it never was accepted."""
     known = list(changes)
@@ -231,29 +213,22 @@ def _pending(changes: Iterable[CommitmentChange], asked_at: float) -> set[str]:
     found: set[str] = set()
     for change in known:
         whole = heads.get(change.part_of) if change.part_of else change
-        if whole is not None and _is_newer(whole, asked_at):
+        if whole is None:
+            continue
+        decided = whole.decided_at
+        if whole.phase == "decided" or decided is None or as_instant(decided) >= asked_at - WRITTEN_DOWN_S:
             found.update(step.uuid for step in change.steps)
     return found
 
 
-def _is_newer(change: CommitmentChange, asked_at: float) -> bool:
-    """Whether a batch may say something that the list does not say yet."""
-    decided = change.decided_at
-    return change.phase == "decided" or decided is None or as_instant(decided) >= asked_at - WRITTEN_DOWN_S
-
-
-def _ends(uuid: str, spec: CommittedResourceSpec, listing: Listing, now: float) -> bool:
+def _is_ended(uuid: str, spec: CommittedResourceSpec, listing: Listing, now: float) -> bool:
     """Whether a commitment is deleted: its end has passed, and Limes does not list it as one that we cannot read."""
     unreadable = uuid in listing.listed and uuid not in listing.specs
-    return not unreadable and spec.end_time is not None and is_over(_only_time(spec), now)
+    endless = msgspec.structs.replace(spec, state="confirmed")  # a state that does not end by itself
+    return not unreadable and spec.end_time is not None and is_over(endless, now)
 
 
-def _only_time(spec: CommittedResourceSpec) -> CommittedResourceSpec:
-    """The same in a state that does not end by itself."""
-    return msgspec.structs.replace(spec, state="confirmed")
-
-
-def _protected(listing: Listing, now: float) -> set[str]:
+def _find_protected(listing: Listing, now: float) -> set[str]:
     """Commitments whose slots stay although we have no object for them: Limes lists them, and they are not over."""
     return {uuid for uuid in listing.listed if uuid not in listing.specs or not is_over(listing.specs[uuid], now)}
 
@@ -268,5 +243,5 @@ def _slots_by_commitment(slots: Iterable[Reservation]) -> dict[str, list[str]]:
     return found
 
 
-def _deleted(names: Iterable[str]) -> tuple[SlotChange, ...]:
+def _delete_slots(names: Iterable[str]) -> tuple[SlotChange, ...]:
     return tuple(SlotChange(name=name, deleted=True) for name in sorted(names)[:SLOTS_OF_A_STEP])

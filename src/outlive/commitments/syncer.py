@@ -13,17 +13,14 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.deadline import deadline
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
-from outlive.commitments.ports import CommitmentSource, Offload, ProjectSource, StepWriter, inline
+from outlive.base import Clock, OutliveError, Random, as_datetime, deadline, get_logger
+from outlive.commitments.ports import CommitmentSource, Offload, ProjectSource, StepWriter, run_inline
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.state import Commitment, ListedCommitment, from_spec
 from outlive.commitments.sync import SkipReason, SyncPlan, judge, plan, skip_counts
-from outlive.placement.flavor_groups import is_valid
+from outlive.placement import is_valid
 from outlive.resources import (
+    CLUSTER,
     COMMITTED,
     CommitmentChange,
     CommitmentStep,
@@ -33,10 +30,8 @@ from outlive.resources import (
     ObjectRef,
     Reservation,
 )
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.faults import ActiveFault, FaultRecorder
-from outlive.runtime.metrics import Metrics
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import ActiveFault, FaultRecorder, Metrics
 from outlive.store import Store, list_all
 
 DURATIONS: Final = (0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -68,7 +63,7 @@ class StoreState(msgspec.Struct, frozen=True, kw_only=True):
     """All that are kept, the further documents of large ones included."""
 
 
-async def read_known(store: Store) -> StoreState:
+async def read_store(store: Store) -> StoreState:
     """The picture from a store: slots first, so that the commitment of a slot that is seen is seen as well."""
     slots = [one async for one in list_all(store, Reservation) if one.spec.type == COMMITTED]
     commitments = [one async for one in list_all(store, CommittedResource)]
@@ -97,7 +92,7 @@ class CommitmentSyncer:
         random: Random,
         metrics: Metrics,
         faults: FaultRecorder,
-        offload: Offload = inline,
+        offload: Offload = run_inline,
     ) -> None:
         self._offload = offload
         self._faults = faults
@@ -112,26 +107,28 @@ class CommitmentSyncer:
         self.asked_at = 0.0
         """When Limes was asked for the last whole list, in seconds since 1970."""
         self._wanted = asyncio.Event()
-        self._errors = metrics.counter(f"{PREFIX}errors_total", "Runs and steps of the syncer that failed")
-        self._creates = metrics.counter(f"{PREFIX}cr_creates_total", "Commitments that the syncer created")
-        self._updates = metrics.counter(f"{PREFIX}cr_updates_total", "Commitments that the syncer updated")
-        self._deletes = metrics.counter(f"{PREFIX}cr_deletes_total", "Commitments that the syncer deleted")
-        self._duration = metrics.histogram(
+        self._errors = metrics.add_counter(f"{PREFIX}errors_total", "Runs and steps of the syncer that failed")
+        self._creates = metrics.add_counter(f"{PREFIX}cr_creates_total", "Commitments that the syncer created")
+        self._updates = metrics.add_counter(f"{PREFIX}cr_updates_total", "Commitments that the syncer updated")
+        self._deletes = metrics.add_counter(f"{PREFIX}cr_deletes_total", "Commitments that the syncer deleted")
+        self._duration = metrics.add_histogram(
             f"{PREFIX}duration_seconds", "How long a run of the syncer takes", buckets=DURATIONS
         )
-        self._active = metrics.gauge(f"{PREFIX}limes_commitments_active", "Commitments of Limes that are taken over")
-        self._unmatched = metrics.gauge(f"{PREFIX}crd_unmatched", "Our commitments that Limes does not list")
-        self._skipped = metrics.counter(
+        self._active = metrics.add_gauge(
+            f"{PREFIX}limes_commitments_active", "Commitments of Limes that are taken over"
+        )
+        self._unmatched = metrics.add_gauge(f"{PREFIX}crd_unmatched", "Our commitments that Limes does not list")
+        self._skipped = metrics.add_counter(
             f"{PREFIX}commitments_skipped_total", "Commitments of Limes that are not taken over", ("reason",)
         )
         for reason in SkipReason:
             self._skipped.labels(reason.value)
 
-    def last(self) -> tuple[dict[str, Commitment], tuple[str, ...]] | None:
+    def last_listing(self) -> tuple[dict[str, Commitment], tuple[str, ...]] | None:
         """Uuid → commitment of the last list, and uuids that it has and that could not be read; ``None`` before one."""
         return self._last
 
-    def ask_again(self) -> None:
+    def request_sync(self) -> None:
         """Run again soon."""
         self._wanted.set()
 
@@ -156,7 +153,7 @@ class CommitmentSyncer:
             cluster, fields = ObjectRef(kind="Cluster", name=CLUSTER), {"since": since, "why": why}
             await self._faults.record([ActiveFault(FaultCode.COMMITMENTS_NOT_SYNCED, cluster, fields)] if late else ())
             if failures:
-                pause = self._random.backoff(failures, min(FAILED_AGAIN_S, pause), pause)
+                pause = self._random.backoff_seconds(failures, min(FAILED_AGAIN_S, pause), pause)
             await self._pause(pause)
 
     async def _pause(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
 """Puts VMs that placement placed into commitment slots of their project, and says how each placement counts.
 
 The answer counts in the fleet in the turn in which it is given; what has to be written is written by ``run``, for a
-slot that is decided and not in the store yet once it is there (docs/reference/commitments.md#bookkeeping).
+slot that is decided and not in the store yet once it is there (docs/design/commitment-rules.md#bookkeeping).
 """
 
 from __future__ import annotations
@@ -14,24 +14,18 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.deadline import set_within
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
-from outlive.commitments.application import in_parallel, swap_cached
-from outlive.commitments.bookkeeping import BookkeepingInput, PlacedVm, pick_slot, record, remaining, with_vm
+from outlive.base import Clock, OutliveError, as_datetime, get_logger, set_within
+from outlive.commitments.application import run_parallel, swap_cached
+from outlive.commitments.bookkeeping import BookkeepingInput, PlacedVm, add_vm, pick_slot, record, unused_memory
 from outlive.commitments.open_changes import OpenChanges
 from outlive.commitments.placer import SlotPlacer
 from outlive.commitments.records import BY_PROJECT
 from outlive.commitments.slots import slot_allocations
 from outlive.commitments.state import is_active
 from outlive.commitments.view import CommitmentView
-from outlive.placement.ranking import Ranking
-from outlive.placement.request import INTERNAL_CALLS
-from outlive.placement.reservations import is_locked
-from outlive.placement.tracker import FAILED, Outcome
+from outlive.placement import FAILED, INTERNAL_CALLS, Ranking, TrackingOutcome, is_locked
 from outlive.resources import COMMITTED, CommittedResourceSpec, Reservation
-from outlive.runtime.metrics import Metrics
+from outlive.runtime import Metrics
 from outlive.store import Store
 
 WAITING_LIMIT: Final = 10_000
@@ -62,9 +56,9 @@ class _Entrant(msgspec.Struct, frozen=True):
 
     def join(self, slot: Reservation | None) -> Reservation | None:
         """The slot that expects the VM. Not one that went, that is somebody else's, or that is elsewhere by now."""
-        if slot is None or _owner(slot) != self.owner or slot.spec.target_host != self.host:
+        if slot is None or _owner_of(slot) != self.owner or slot.spec.target_host != self.host:
             return slot
-        return slot if self.vm.id in slot_allocations(slot) else with_vm(slot, self.vm, self.at)
+        return slot if self.vm.id in slot_allocations(slot) else add_vm(slot, self.vm, self.at)
 
 
 class SlotTracker:
@@ -94,23 +88,24 @@ class SlotTracker:
         self._failures: dict[str, int] = {}
         """Slot → how often in a row the store did not take it."""
         self._added = asyncio.Event()
-        self._dropped = metrics.counter(
+        self._dropped = metrics.add_counter(
             "committed_resource_slot_vms_dropped_total", "VMs that were placed and could not be put into their slot"
         )
 
-    def track(self, ranking: Ranking, hosts: Sequence[str]) -> Outcome | None:
+    def track(self, ranking: Ranking, hosts: Sequence[str]) -> TrackingOutcome | None:
         """How an answer counts; its VM is in the slot that it takes from now on."""
         request = ranking.run.request
         group = request.group_name(self._keys)
         if request.intent in INTERNAL_CALLS or not group:
             return None
-        if self._view.group(group) is None:
+        if self._view.find_group(group) is None:
             return FAILED
         project = request.caller_project or request.project
         vm = PlacedVm(id=request.resource_id, memory_bytes=request.need.memory_bytes, cpu_milli=request.need.cpu_milli)
-        number, committed, used = self._promised(project, group)
-        slots = self._slots(project, group, hosts) if number or hosts else []
-        candidates = tuple(hosts) or tuple(ranking.names(ranking.start))
+        number, committed, used = self._sum_promised(project, group)
+        slots = self._find_slots(project, group, hosts) if number or hosts else []
+        candidates = tuple(hosts) or tuple(ranking.names_at(ranking.start))
+        full = [] if hosts else sorted({slot.spec.target_host for slot in slots})
         result = record(
             BookkeepingInput(
                 vm=vm,
@@ -120,13 +115,13 @@ class SlotTracker:
                 hosts=candidates,
                 found=bool(hosts),
                 slots=tuple(slots),
-                free_bytes={} if hosts else self._free(slots),
+                free_bytes={host: self._placer.free_memory(host) for host in full},
             )
         )
         name = result.slot or self._pick_slot_with_room(slots, hosts, vm)
         if name and vm.id:
             self._take(name, vm, (project, group), hosts[0])
-        return Outcome(group, result.outcome)
+        return TrackingOutcome(group, result.outcome)
 
     def _pick_slot_with_room(self, slots: Iterable[Reservation], hosts: Sequence[str], vm: PlacedVm) -> str:
         """The name of a slot on the chosen host that has reserved memory left, or "".
@@ -140,29 +135,25 @@ class SlotTracker:
             return ""
         if name := pick_slot(vm.memory_bytes, here):
             return name
-        held = [(amount, slot.name) for slot in here if (amount := self._placer.held_memory(slot.name)) > 0]
+        held = [(amount, slot.name) for slot in here if (amount := self._placer.reserved_memory(slot.name)) > 0]
         return min(held, key=lambda one: (-one[0], one[1]))[1] if held else ""
 
     async def run(self) -> None:
         """Write what waits, each slot when its pause is over, until cancelled."""
         while True:
-            await self._await_due()
+            self._added.clear()
+            now_s = self._clock.monotonic()
+            pauses_s = [self._again_s.get(slot, now_s) - now_s for slot in self._waiting]
+            if not pauses_s:
+                await self._added.wait()
+            elif min(pauses_s) > 0:
+                await set_within(self._added, min(pauses_s))
             now_s = self._clock.monotonic()
             due = [slot for slot in self._waiting if self._again_s.get(slot, now_s) <= now_s]
             for slot in due:
                 self._again_s.pop(slot, None)
             taken = {slot: self._waiting.pop(slot) for slot in due}
-            await in_parallel(partial(self._try, slot, vms) for slot, vms in taken.items())
-
-    async def _await_due(self) -> None:
-        """Return once the pause of some slot may be over, or another one was added."""
-        self._added.clear()
-        now_s = self._clock.monotonic()
-        pauses_s = [self._again_s.get(slot, now_s) - now_s for slot in self._waiting]
-        if not pauses_s:
-            await self._added.wait()
-        elif min(pauses_s) > 0:
-            await set_within(self._added, min(pauses_s))
+            await run_parallel(partial(self._try, slot, vms) for slot, vms in taken.items())
 
     async def _try(self, slot: str, vms: dict[str, _Entrant]) -> None:
         """Write one slot; an error of the store is of this slot alone."""
@@ -172,21 +163,22 @@ class SlotTracker:
             failures = self._failures.pop(slot, 0) + 1
             _log.warning("commitment_slot.not_written", slot=slot, failures=failures, error=str(error))
             if failures == TRIES:
-                self._drop(slot, vms)
+                self._dropped.labels().inc(len(vms))
+                self._settle(slot, vms)
                 return
             self._failures[slot] = failures
-            self._wait_again(slot, vms, RETRY_S * 2.0 ** (failures - 1))
+            self._requeue_slot(slot, vms, RETRY_S * 2.0 ** (failures - 1))
         else:
             self._failures.pop(slot, None)
 
-    def _promised(self, project: str, group: str) -> tuple[int, int, int]:
+    def _sum_promised(self, project: str, group: str) -> tuple[int, int, int]:
         """Active commitments of memory, what they promise together, and what of it is used."""
         now, found = self._clock.now(), dict[str, tuple[CommittedResourceSpec, int, bool]]()
-        for one in self._view.informers.commitments.by_index(BY_PROJECT, project):
+        for one in self._view.informers.commitments.list_by_index(BY_PROJECT, project):
             used = one.status.used_resources.memory_bytes if one.status.used_resources is not None else 0
             spec = one.status.accepted_spec or one.spec
             found[one.spec.commitment_uuid] = (spec, used, is_active(one.spec, now))
-        for step in self._opened.steps():  # what is decided counts like what is stored
+        for step in self._opened.iterate_steps():  # what is decided counts like what is stored
             _, used, _ = found.pop(step.uuid, (None, 0, False))
             if step.after is not None and step.accepted and step.after.project_id == project:
                 found[step.uuid] = (step.after, used, is_active(step.after, now))
@@ -197,22 +189,18 @@ class SlotTracker:
         ]
         return len(counted), sum(total for total, _ in counted), sum(used for _, used in counted)
 
-    def _slots(self, project: str, group: str, hosts: Sequence[str]) -> list[Reservation]:
+    def _find_slots(self, project: str, group: str, hosts: Sequence[str]) -> list[Reservation]:
         """Ready slots of the project and group, as they count: those on the chosen host, if one of them has room, else
         all."""
         ledger, fleet = self._placer.fleet.ledger, self._placer.fleet
         row = fleet.row_of(hosts[0]) if hosts else None
-        here = [entry for entry in ledger.on_row(row) if entry.ready] if row is not None else []
+        here = [entry for entry in ledger.entries_on_row(row) if entry.ready] if row is not None else []
         here = [entry for entry in here if not is_locked(entry.reservation)]
-        own = [entry.reservation for entry in here if _owner(entry.reservation) == (project, group)]
-        if any(remaining(slot) > 0 for slot in own):
+        own = [entry.reservation for entry in here if _owner_of(entry.reservation) == (project, group)]
+        if any(unused_memory(slot) > 0 for slot in own):
             return own
         bucket = ledger.open_commitments.get((project, group))
         return [bucket.entries[name].reservation for name in sorted(bucket.entries)] if bucket is not None else []
-
-    def _free(self, slots: Iterable[Reservation]) -> dict[str, int]:
-        hosts = {slot.spec.target_host for slot in slots}
-        return {host: self._placer.free_memory(host) for host in sorted(hosts)}
 
     def _take(self, slot: str, vm: PlacedVm, owner: Owner, host: str) -> None:
         if slot not in self._waiting and len(self._waiting) >= WAITING_LIMIT:
@@ -238,10 +226,10 @@ class SlotTracker:
         # what is decided about the slot, its creation or its hand-over, somebody else is to write first
         waits = {vm: entrant for vm, entrant in vms.items() if vm not in stored and vm in decided}
         if waits:
-            self._wait_again(slot, waits, RETRY_S)
+            self._requeue_slot(slot, waits, RETRY_S)
         self._settle(slot, {vm: entrant for vm, entrant in vms.items() if vm not in waits})
 
-    def _wait_again(self, slot: str, vms: Mapping[str, _Entrant], pause_s: float) -> None:
+    def _requeue_slot(self, slot: str, vms: Mapping[str, _Entrant], pause_s: float) -> None:
         self._waiting[slot] = {**vms, **self._waiting.get(slot, {})}
         self._again_s[slot] = self._clock.monotonic() + pause_s
 
@@ -250,12 +238,8 @@ class SlotTracker:
             if name not in self._waiting.get(slot, {}):  # else it came again meanwhile
                 self._placer.fleet.settle(slot, entrant.decider)
 
-    def _drop(self, slot: str, vms: Mapping[str, _Entrant]) -> None:
-        self._dropped.labels().inc(len(vms))
-        self._settle(slot, vms)
 
-
-def _owner(slot: Reservation) -> tuple[str, str]:
+def _owner_of(slot: Reservation) -> tuple[str, str]:
     details = slot.spec.committed_resource_reservation
     return (
         (details.project_id, details.resource_group)

@@ -15,14 +15,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from outlive.base.clock import Clock
-from outlive.base.ids import Ids
-from outlive.base.random import Random
+from outlive.base import Clock, Ids, Random
 from outlive.commitments.application import ChangeApplier
 from outlive.commitments.batch import Batch, BatchPlan
 from outlive.commitments.capacity import CapacityTable, EngineProbe
 from outlive.commitments.capacity_status import capacity_status, committed_slots
-from outlive.commitments.decision import BATCH, Accepted, Decider, Refusal
+from outlive.commitments.decision import BATCH, Accepted, BatchDecider, BatchRefusal
 from outlive.commitments.explanation import (
     ExplanationInput,
 )
@@ -33,12 +31,10 @@ from outlive.commitments.running_vms import RunningVms
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.shortage import Shortage
 from outlive.commitments.state import Commitment, is_over
-from outlive.commitments.survival import Unfilled, after_loss
+from outlive.commitments.survival import Unfilled, find_unfilled_after_loss
 from outlive.commitments.view import CommitmentInformers, CommitmentView, commitment_indexes, slot_indexes
 from outlive.commitments.vm_table import VmTable
-from outlive.placement.engine import Engine
-from outlive.placement.fleet import Fleet
-from outlive.placement.vms import VmList, VmView
+from outlive.placement import Engine, Fleet, VmList, VmView
 from outlive.resources import (
     CommitmentChange,
     CommitmentStep,
@@ -46,6 +42,7 @@ from outlive.resources import (
     Condition,
     FlavorGroup,
     FlavorGroupCapacity,
+    FlavorGroupCapacitySpec,
     Hypervisor,
     ObjectMeta,
     ProjectQuota,
@@ -55,9 +52,8 @@ from outlive.resources import (
     SlotChange,
     VirtualMachine,
 )
-from outlive.resources.commitments import FlavorGroupCapacitySpec
-from outlive.runtime.informer import Informer
-from outlive.store.memory import MemoryStore
+from outlive.runtime import Informer
+from outlive.store import MemoryStore
 
 READ: Final[tuple[type[Resource], ...]] = (CommittedResource, Reservation, Hypervisor, FlavorGroup)
 """The kinds that a trial reads of its objects."""
@@ -87,7 +83,7 @@ def _follow(fleet: Fleet, old: Reservation | None, new: Reservation | None) -> N
 
 
 class Trial:
-    """See the module; made by ``trial``."""
+    """See the module; made by ``open_trial``."""
 
     def __init__(
         self,
@@ -105,7 +101,7 @@ class Trial:
         self._clock = clock
         self._placer = SlotPlacer(engine, settings)
         self._applier = ChangeApplier(store, view, self._placer, clock=clock)
-        self._decider = Decider(view, self._placer, settings, clock=clock, ids=ids)
+        self._decider = BatchDecider(view, self._placer, settings, clock=clock, ids=ids)
 
     # -- decisions -------------------------------------------------------------------------------------
 
@@ -116,9 +112,9 @@ class Trial:
     async def keep(self, cr: CommittedResource) -> str:
         """Give a commitment the slots that it misses, in the copy, whether it is there or new; why that is not
         possible, or nothing."""
-        if cr.spec.flavor_group_name not in self.view.groups():
+        if cr.spec.flavor_group_name not in self.view.groups_by_name():
             return f"flavor group not found: {cr.spec.flavor_group_name}"
-        before = self.view.commitment(cr.spec.commitment_uuid)
+        before = self.view.find_commitment(cr.spec.commitment_uuid)
         step = CommitmentStep(
             uuid=cr.spec.commitment_uuid, before=before.spec if before is not None else None, after=cr.spec
         )
@@ -138,36 +134,32 @@ class Trial:
         ]
         await self._applier.apply(steps, request_id="")
 
-    async def _carry_out(self, decided: Accepted | Refusal) -> str:
-        if isinstance(decided, Refusal):
+    async def _carry_out(self, decided: Accepted | BatchRefusal) -> str:
+        if isinstance(decided, BatchRefusal):
             return decided.reason
         await self._applier.apply(decided.steps, request_id="")
         self._applier.settle(BATCH)
         return ""
 
-    async def unfilled(self) -> list[Unfilled]:
+    async def find_unfilled(self) -> list[Unfilled]:
         """The confirmed commitments that could not be filled after the loss of any one host, by host."""
         found: list[Unfilled] = []
         for host in self.view.informers.hypervisors.items():
-            found.extend(after_loss(host.name, self.view, self._placer, self._clock.now()))
+            found.extend(find_unfilled_after_loss(host.name, self.view, self._placer, self._clock.now()))
             await asyncio.sleep(0)
         return found
 
     # -- capacity --------------------------------------------------------------------------------------
 
-    def capacities(self) -> list[FlavorGroupCapacity]:
+    def compute_capacities(self) -> list[FlavorGroupCapacity]:
         """What every flavor group has in every zone, as the capacity controller would write it."""
         settings, now = self.settings, self._clock.now()
-        groups = self.view.groups()
-        probe = EngineProbe(
-            self._engine,
-            total=lambda _: settings.capacity_total_pipeline,
-            placeable=lambda _: settings.capacity_placeable_pipeline,
-        )
-        table = CapacityTable(self._engine.fleet, probe)
+        groups = self.view.groups_by_name()
+        total, placeable = settings.capacity_total_pipeline, settings.capacity_placeable_pipeline
+        table = CapacityTable(self._engine.fleet, EngineProbe(self._engine, total=total, placeable=placeable))
         found = table.refresh(tuple(groups.values()))
         running = RunningVms()
-        for vm in self.view.vms.all().values():
+        for vm in self.view.vms.vms_by_id().values():
             running.put(vm, host_zone=self.view.zone_of(vm.host))
         committed = committed_slots(self.view.informers.commitments.items(), groups.values(), now)
         made: list[FlavorGroupCapacity] = []
@@ -185,14 +177,14 @@ class Trial:
             made.append(replace(capacity, status=replace(status, conditions=(ready,))))
         return made
 
-    def facts(self, commitment: Commitment) -> ExplanationInput:
+    def collect_facts(self, commitment: Commitment) -> ExplanationInput:
         """What an explanation of the commitment rests on: of one that is there, or of one that somebody asks for."""
         gathering = Shortage(self.view, self._placer, self._engine, self.settings)
-        return gathering.facts(commitment, self._clock.now())
+        return gathering.collect_facts(commitment, self._clock.now())
 
 
 @asynccontextmanager
-async def trial(
+async def open_trial(
     objects: Iterable[Resource],
     *,
     engine: Engine,
@@ -207,27 +199,27 @@ async def trial(
     store.load(one for one in objects if isinstance(one, READ))
     random = Random(0)
 
-    def informer(kind: type[R], indexes: Mapping[str, object] | None = None) -> Informer[R]:
+    def make_informer(kind: type[R], indexes: Mapping[str, object] | None = None) -> Informer[R]:
         return Informer(store, kind, clock=clock, random=random, indexes=indexes)  # type: ignore[arg-type]
 
     informers = CommitmentInformers(
-        commitments=informer(CommittedResource, commitment_indexes()),
-        reservations=informer(Reservation, slot_indexes()),
-        hypervisors=informer(Hypervisor),
-        groups=informer(FlavorGroup),
-        capacities=informer(FlavorGroupCapacity),
-        quotas=informer(ProjectQuota, {BY_PROJECT: project_of}),
-        changes=informer(CommitmentChange),
+        commitments=make_informer(CommittedResource, commitment_indexes()),
+        reservations=make_informer(Reservation, slot_indexes()),
+        hypervisors=make_informer(Hypervisor),
+        groups=make_informer(FlavorGroup),
+        capacities=make_informer(FlavorGroupCapacity),
+        quotas=make_informer(ProjectQuota, {BY_PROJECT: project_of}),
+        changes=make_informer(CommitmentChange),
     )
-    table = VmTable(informer(VirtualMachine), _Listing(vms), clock=clock)
+    table = VmTable(make_informer(VirtualMachine), _Listing(vms), clock=clock)
     await table.refresh()
     made = Trial(engine, CommitmentView(informers, table, engine.fleet), settings, store, clock, ids)
-    running = [asyncio.create_task(one.run(), name=one.name) for one in informers.all()]
+    running = [asyncio.create_task(one.run(), name=one.name) for one in informers.list_all()]
     try:
-        for one in informers.all():
+        for one in informers.list_all():
             await one.wait_synced()
         informers.reservations.subscribe(partial(_follow, engine.fleet), replay=False)
-        for capacity in made.capacities():
+        for capacity in made.compute_capacities():
             created = await store.create(capacity)
             informers.capacities.note(await store.replace_status(replace(created, status=capacity.status)))
         yield made

@@ -12,11 +12,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.base.quantity import QUANTITY_LIMIT
+from outlive.base import QUANTITY_LIMIT, BadInput
 from outlive.commitments.settings import CommitmentSettings
-from outlive.placement.flavor_groups import is_valid
-from outlive.placement.settings import MIB
+from outlive.placement import MIB, is_valid
 from outlive.resources import FlavorGroupSpec
 
 GIB: Final = 2**30
@@ -71,12 +69,12 @@ def format_unit(unit: LiquidUnit) -> str:
     if unit.measure == "":
         return ""
     if unit.measure == "piece":
-        return _counted(unit.size, "piece")
+        return _count_text(unit.size, "piece")
     name, size = next((name, size) for name, size in _MEMORY.items() if unit.size % size == 0)
-    return _counted(unit.size // size, name)
+    return _count_text(unit.size // size, name)
 
 
-def _counted(number: int, name: str) -> str:
+def _count_text(number: int, name: str) -> str:
     return name if number == 1 else f"{number} {name}"
 
 
@@ -125,18 +123,18 @@ class GroupUnit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             raise BadInput(f"{amount} GiB is negative", remedy="write 0 or more, or -1 for no limit")
         return amount * MIB_PER_GIB // self.mib
 
-    def of_vm(self, memory_mib: int) -> int:
+    def count_vm_units(self, memory_mib: int) -> int:
         """Units that a VM of this size uses. Where the unit is no flavor, up to 16 MiB that are missing for video
         memory count as there."""
         return (memory_mib + (0 if self.fixed else VIDEO_MEMORY_MIB)) // self.mib
 
-    def of_vms(self, sizes: Iterable[tuple[int, int]]) -> int:
+    def count_units_of_vms(self, sizes: Iterable[tuple[int, int]]) -> int:
         """Units that VMs use, from (MiB, how many); each VM is rounded by itself, as in the usage report."""
-        return sum(self.of_vm(memory_mib) * count for memory_mib, count in sizes)
+        return sum(self.count_vm_units(memory_mib) * count for memory_mib, count in sizes)
 
-    def of_free(self, slots: int, smallest_mib: int, free_bytes: int) -> int:
+    def count_free_units(self, slots: int, smallest_mib: int, free_bytes: int) -> int:
         """Units that are free: at least what so many VMs of the smallest flavor would use."""
-        return max(slots * self.of_vm(smallest_mib), self.from_bytes(free_bytes))
+        return max(slots * self.count_vm_units(smallest_mib), self.from_bytes(free_bytes))
 
     def _check(self, units: int, converted: int) -> None:
         if units < 0:
@@ -145,18 +143,13 @@ class GroupUnit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             raise BadInput(f"an amount of {units} x {self.text} is too large", remedy="at most 2^63-1 in bytes or GiB")
 
 
-def has_fixed_ratio(group: FlavorGroupSpec) -> bool:
-    """Whether all flavors of a valid group have the same memory for a core."""
-    return group.ram_core_ratio is not None and is_valid(group)
-
-
 def group_unit(group: FlavorGroupSpec, configured_gib: int = 0) -> GroupUnit:
     """The unit of a group: its smallest flavor where the ratio is fixed, else what is configured, else 1 GiB.
 
     ``BadInput`` where another unit is configured than the smallest flavor of a group with a fixed ratio.
     """
     name, smallest = group.group_name, group.smallest_flavor.memory_mb
-    if not has_fixed_ratio(group) or smallest <= 0:
+    if group.ram_core_ratio is None or not is_valid(group) or smallest <= 0:
         return GroupUnit(group=name, mib=(configured_gib or 1) * MIB_PER_GIB)
     unit = GroupUnit(group=name, mib=smallest, fixed=True)
     if configured_gib and configured_gib * MIB_PER_GIB != smallest:
@@ -171,15 +164,4 @@ def group_unit(group: FlavorGroupSpec, configured_gib: int = 0) -> GroupUnit:
 
 def unit_of(group: FlavorGroupSpec, settings: CommitmentSettings) -> GroupUnit:
     """The unit of a group under these settings; ``BadInput`` where they contradict the group."""
-    return group_unit(group, settings.group(group.group_name).ram.ram_unit_gib)
-
-
-def check_units(groups: Iterable[FlavorGroupSpec], settings: CommitmentSettings) -> tuple[BadInput, ...]:
-    """What is wrong with the configured units, one error for each group that they contradict."""
-    found: list[BadInput] = []
-    for group in groups:
-        try:
-            unit_of(group, settings)
-        except BadInput as error:
-            found.append(error)
-    return tuple(found)
+    return group_unit(group, settings.group_settings(group.group_name).ram.ram_unit_gib)

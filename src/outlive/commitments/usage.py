@@ -9,27 +9,22 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Final
 
 import msgspec
 
-from outlive.base.clock import as_instant
+from outlive.base import as_instant
 from outlive.commitments.names import real_zone
 from outlive.commitments.state import READY, Commitment, from_spec, is_active, is_over
-from outlive.placement.settings import MIB
-from outlive.placement.vms import MILLI, VmView
+from outlive.placement import MIB, MILLI, VmView
 from outlive.resources import (
     ACTIVE_STATES,
     Amounts,
     CommittedResource,
     CommittedResourceStatus,
     FlavorGroupSpec,
-    GroupFlavor,
-    condition,
+    find_condition,
 )
 
-VIDEO_MEMORY_SPEC: Final = "hw_video:ram_max_mb"
-"""Extra spec of a flavor: MiB of video memory."""
 Place = tuple[str, str]
 """Zone and flavor group."""
 
@@ -73,7 +68,10 @@ class UsageResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def usage_vms(vms: Iterable[VmView], groups: Mapping[str, FlavorGroupSpec], zones: Iterable[str]) -> list[UsageVm]:
     """The VMs whose flavor is in a group (flavor name → group). One in a zone that is not given is in none."""
     known = frozenset(zones)
-    sizes = {name: (group.group_name, _flavor(group, name)) for name, group in groups.items()}
+    sizes = {
+        name: (group.group_name, next(flavor for flavor in group.flavors if flavor.name == name))
+        for name, group in groups.items()
+    }
     found: list[UsageVm] = []
     for vm in vms:
         if vm.flavor in sizes:
@@ -91,11 +89,7 @@ def usage_vms(vms: Iterable[VmView], groups: Mapping[str, FlavorGroupSpec], zone
     return found
 
 
-def _flavor(group: FlavorGroupSpec, name: str) -> GroupFlavor:
-    return next(flavor for flavor in group.flavors if flavor.name == name)
-
-
-def accepted(commitments: Iterable[CommittedResource], now: float) -> list[Commitment]:
+def list_accepted(commitments: Iterable[CommittedResource], now: float) -> list[Commitment]:
     """What was accepted of each commitment and is active now; the first of a uuid counts."""
     found: dict[str, Commitment] = {}
     for one in commitments:
@@ -112,7 +106,13 @@ def assign(given: UsageInput) -> UsageResult:
     belongs to the same VMs (docs/reference/commitments.md#usage-of-cores).
     """
     now = given.now
-    taking = [one for one in given.commitments if _takes(one, now)]
+    taking = [
+        one
+        for one in given.commitments
+        if one.state in ACTIVE_STATES
+        and (one.start is None or as_instant(one.start) <= now)
+        and (one.end is None or as_instant(one.end) > now)
+    ]
     order = sorted(given.vms, key=lambda vm: (vm.created_at, -vm.memory_bytes, vm.id))
     memory, charged = _Lists(taking, "memory"), list[UsageVm]()
     rest: list[UsageVm] = []
@@ -121,17 +121,11 @@ def assign(given: UsageInput) -> UsageResult:
     cores = _Lists(taking, "cores")
     for vm in (*charged, *rest):
         cores.charge(vm, vm.cpu_milli)
-    found = {**memory.charges(), **cores.charges()}
+    found = {**memory.list_charges(), **cores.list_charges()}
     return UsageResult(charges=tuple(found[uuid] for uuid in sorted(found)))
 
 
-def _takes(one: Commitment, now: float) -> bool:
-    begun = one.start is None or as_instant(one.start) <= now
-    lasts = one.end is None or as_instant(one.end) > now
-    return one.state in ACTIVE_STATES and begun and lasts
-
-
-class _Line:
+class _CommitmentLine:
     """The commitments of one zone and group in order, and what is left of each.
 
     What is left only shrinks, so for each size of VM the search goes on where it ended the last time.
@@ -160,10 +154,10 @@ class _Lists:
     """The lines of one type of commitment."""
 
     def __init__(self, commitments: Iterable[Commitment], kind: str) -> None:
-        self._lines: dict[Place, _Line] = {}
+        self._lines: dict[Place, _CommitmentLine] = {}
         self._kind = kind
-        for one in sorted((one for one in commitments if one.type == kind), key=_age):
-            line = self._lines.setdefault((one.zone, one.group), _Line())
+        for one in sorted((one for one in commitments if one.type == kind), key=_age_key):
+            line = self._lines.setdefault((one.zone, one.group), _CommitmentLine())
             line.uuids.append(one.uuid)
             line.left.append(one.memory_bytes if kind == "memory" else one.cores * MILLI)
             line.vms.append([])
@@ -173,7 +167,7 @@ class _Lists:
         line = self._lines.get((vm.zone, vm.group))
         return line is not None and line.charge(vm, size)
 
-    def charges(self) -> dict[str, Charge]:
+    def list_charges(self) -> dict[str, Charge]:
         """Uuid → what it is used for."""
         return {
             uuid: Charge(
@@ -187,12 +181,12 @@ class _Lists:
         }
 
 
-def _age(one: Commitment) -> tuple[float, int, str]:
+def _age_key(one: Commitment) -> tuple[float, int, str]:
     """The oldest first, one without a start before all; then the largest, then by uuid."""
     return (as_instant(one.start) if one.start is not None else float("-inf"), -one.total, one.uuid)
 
 
-def with_usage(
+def set_usage(
     status: CommittedResourceStatus, charge: Charge, *, generation: int, now: datetime
 ) -> CommittedResourceStatus:
     """The status with this usage, which was found for this generation. A commitment of cores uses cores alone."""
@@ -244,7 +238,7 @@ def usage_due(one: CommittedResource, *, now: float, cooldown_s: float) -> Usage
         return UsageDue(step=UsageStep.NOTHING if without_usage(status) == status else UsageStep.CLEAR)
     if spec.start_time is not None and as_instant(spec.start_time) > now:
         return UsageDue(step=UsageStep.NOTHING, again_s=as_instant(spec.start_time) - now)
-    ready = condition(status.conditions, READY)
+    ready = find_condition(status.conditions, READY)
     if ready is None or ready.status != "True" or ready.observed_generation != generation:
         return UsageDue(step=UsageStep.NOTHING)
     last = status.last_usage_reconcile_at
@@ -255,7 +249,7 @@ def usage_due(one: CommittedResource, *, now: float, cooldown_s: float) -> Usage
     return UsageDue(step=UsageStep.COUNT, again_s=cooldown_s)
 
 
-def charged_to(commitments: Iterable[CommittedResource]) -> dict[str, str]:
+def map_to_commitment(commitments: Iterable[CommittedResource]) -> dict[str, str]:
     """VM → the commitment of memory that it is charged to, as the objects say."""
     found: dict[str, str] = {}
     for one in commitments:

@@ -1,6 +1,6 @@
 """Which VMs are in a commitment slot: those that it expects and that its host reports.
 
-One slot at a time, from what hosts report (docs/reference/commitments.md#allocations). A VM that a slot had and that
+One slot at a time, from what hosts report (docs/design/commitment-rules.md#allocations). A VM that a slot had and that
 no host reports is not gone yet: it may be on its way from one host to another. Its place is kept, as that of a VM that
 is expected, until it turns up, or for the time that an expected VM has.
 """
@@ -12,13 +12,12 @@ from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from outlive.base.clock import as_datetime, as_instant
+from outlive.base import as_datetime, as_instant
 from outlive.commitments.slots import confirmed_allocations
-from outlive.resources import COMMITTED, Amounts, Reservation, SpecAllocation
-from outlive.resources.reservations import CommittedSpec, CommittedStatus
+from outlive.resources import COMMITTED, Amounts, CommittedSpec, CommittedStatus, Reservation, SpecAllocation
 
 
-class Drop(enum.StrEnum):
+class DropReason(enum.StrEnum):
     """Why a VM is no longer in a slot."""
 
     NEVER_CAME = "never-came"
@@ -53,7 +52,7 @@ class VerificationResult(msgspec.Struct, frozen=True, kw_only=True, rename="came
     slot: Reservation
     confirmed_first: tuple[str, ...] = ()
     """VMs that this slot has for the first time: they leave every other slot that lists them."""
-    dropped: dict[str, Drop] = {}
+    dropped: dict[str, DropReason] = {}
     missing: dict[str, float] = {}
     """For the next verification."""
     expects: bool = False
@@ -65,17 +64,20 @@ def verify_slot(given: VerificationInput) -> VerificationResult:
 
     Done twice with the same input it changes nothing the second time.
     """
-    slot = _in_one_place(given.slot)
+    slot = given.slot
+    if slot.spec.target_host and slot.status.host and slot.spec.target_host != slot.status.host:
+        # as if it had not begun to follow a VM: until it is seen anew which one, it holds its size on both hosts
+        slot = msgspec.structs.replace(slot, spec=msgspec.structs.replace(slot.spec, target_host=slot.status.host))
     details = slot.spec.committed_resource_reservation
     if slot.spec.type != COMMITTED or details is None or not details.allocations:
-        return VerificationResult(slot=_written(slot, details, {}, slot.status.host) if details else slot)
+        return VerificationResult(slot=_set_vms(slot, details, {}, slot.status.host) if details else slot)
     host = _host_to_follow(given, details)
     work = _Work(given, host)
     for vm, allocation in details.allocations.items():
         work.judge(vm, allocation)
     before = confirmed_allocations(slot)
     return VerificationResult(
-        slot=_written(slot, _with(details, work.kept), work.confirmed, host),
+        slot=_set_vms(slot, _set_allocations(details, work.kept), work.confirmed, host),
         confirmed_first=tuple(sorted(work.confirmed.keys() - before.keys() - given.missing.keys())),
         dropped=dict(sorted(work.dropped.items())),
         missing=dict(sorted(work.missing.items())),
@@ -104,7 +106,7 @@ class _Work:
         self._before = confirmed_allocations(given.slot)
         self.kept: dict[str, SpecAllocation] = {}
         self.confirmed: dict[str, str] = {}
-        self.dropped: dict[str, Drop] = {}
+        self.dropped: dict[str, DropReason] = {}
         self.missing: dict[str, float] = {}
 
     def judge(self, vm: str, allocation: SpecAllocation) -> None:
@@ -121,28 +123,23 @@ class _Work:
             if in_time or vm in given.moving:
                 self.kept[vm] = allocation
             else:
-                self.dropped[vm] = Drop.NEVER_CAME
+                self.dropped[vm] = DropReason.NEVER_CAME
         elif hosts:
-            self.dropped[vm] = Drop.ELSEWHERE
-        else:
-            self._miss(vm, allocation)
-
-    def _miss(self, vm: str, allocation: SpecAllocation) -> None:
-        """The VM was here, and no host reports it. Its time as an expected VM begins when it is missed."""
-        given = self._given
-        since = given.missing.get(vm, given.now)
-        if given.now - since >= given.grace_s and vm not in given.moving:
-            self.dropped[vm] = Drop.GONE
-            return
-        self.missing[vm] = since
-        self.kept[vm] = msgspec.structs.replace(allocation, creation_timestamp=as_datetime(int(since)))
+            self.dropped[vm] = DropReason.ELSEWHERE
+        else:  # no host reports it; its time as an expected VM begins when it is missed
+            since = given.missing.get(vm, given.now)
+            if given.now - since >= given.grace_s and vm not in given.moving:
+                self.dropped[vm] = DropReason.GONE
+            else:
+                self.missing[vm] = since
+                self.kept[vm] = msgspec.structs.replace(allocation, creation_timestamp=as_datetime(int(since)))
 
 
-def _with(details: CommittedSpec, kept: dict[str, SpecAllocation]) -> CommittedSpec:
+def _set_allocations(details: CommittedSpec, kept: dict[str, SpecAllocation]) -> CommittedSpec:
     return details if kept == details.allocations else msgspec.structs.replace(details, allocations=kept)
 
 
-def _written(slot: Reservation, details: CommittedSpec, confirmed: dict[str, str], host: str) -> Reservation:
+def _set_vms(slot: Reservation, details: CommittedSpec, confirmed: dict[str, str], host: str) -> Reservation:
     """The slot with these VMs on this host; the same object where nothing changes."""
     seen = slot.status.committed_resource_reservation or CommittedStatus()
     unchanged = details is slot.spec.committed_resource_reservation and confirmed == seen.allocations
@@ -159,15 +156,7 @@ def _written(slot: Reservation, details: CommittedSpec, confirmed: dict[str, str
     return msgspec.structs.replace(slot, spec=spec, status=status)
 
 
-def _in_one_place(slot: Reservation) -> Reservation:
-    """A slot that was about to follow a VM, as if it had not begun: what it is to follow now is seen anew. Until then
-    it holds its size on both hosts."""
-    if not slot.spec.target_host or not slot.status.host or slot.spec.target_host == slot.status.host:
-        return slot
-    return msgspec.structs.replace(slot, spec=msgspec.structs.replace(slot.spec, target_host=slot.status.host))
-
-
-def keeper(
+def choose_keeper(
     vm: str, slots: Iterable[Reservation], hosts: Collection[str], promised: Callable[[str], bool]
 ) -> Reservation:
     """Of slots that all list the VM, the one that keeps it: where it is confirmed and runs, else the first by name. One
@@ -176,12 +165,12 @@ def keeper(
     ``hosts``: those that report the VM. ``promised``: whether the commitment of that uuid is neither.
     """
 
-    def order(slot: Reservation) -> tuple[bool, bool, str]:
+    def rank_slot(slot: Reservation) -> tuple[bool, bool, str]:
         details = slot.spec.committed_resource_reservation
         runs = vm in confirmed_allocations(slot) and slot.status.host in hosts
         return details is None or not promised(details.commitment_uuid), not runs, slot.name
 
-    return min(slots, key=order)
+    return min(slots, key=rank_slot)
 
 
 def without_vms(slot: Reservation, vms: frozenset[str]) -> Reservation:
@@ -192,4 +181,4 @@ def without_vms(slot: Reservation, vms: frozenset[str]) -> Reservation:
         return slot
     kept = {vm: allocation for vm, allocation in details.allocations.items() if vm not in vms}
     confirmed = {vm: host for vm, host in seen.items() if vm not in vms}
-    return _written(slot, _with(details, kept), confirmed, slot.status.host)
+    return _set_vms(slot, _set_allocations(details, kept), confirmed, slot.status.host)

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.base.logging import get_logger
+from outlive.base import BadInput, get_logger
 from outlive.commitments.names import capacity_name, commitment_name
 from outlive.commitments.records import BY_PROJECT, project_of
 from outlive.commitments.settings import CommitmentSettings
@@ -25,10 +24,7 @@ from outlive.commitments.slots import (
 from outlive.commitments.state import Commitment
 from outlive.commitments.units import GroupUnit, unit_of
 from outlive.commitments.vm_table import VmTable
-from outlive.placement.flavor_groups import is_valid
-from outlive.placement.fleet import Fleet
-from outlive.placement.reservations import unused
-from outlive.placement.vms import MILLI, VmView
+from outlive.placement import MILLI, Fleet, VmView, is_valid, unused_amounts
 from outlive.resources import (
     COMMITTED,
     ZONE_LABEL,
@@ -41,7 +37,7 @@ from outlive.resources import (
     ProjectQuota,
     Reservation,
 )
-from outlive.runtime.informer import Informer
+from outlive.runtime import Informer
 
 COMMITMENT_INDEX: Final = "commitment"
 """Index of commitment slots by the name of their commitment's object."""
@@ -59,10 +55,10 @@ _log = get_logger("commitments")
 def slot_indexes() -> dict[str, Callable[[Reservation], Iterable[str]]]:
     """The indexes that the informer of reservations must have."""
     return {
-        COMMITMENT_INDEX: _commitment,
+        COMMITMENT_INDEX: _commitment_keys,
         ALLOCATION_INDEX: slot_allocations,
-        NUMBERED_INDEX: _numbered,
-        OWNER_INDEX: _owner,
+        NUMBERED_INDEX: _prefix_keys,
+        OWNER_INDEX: _owner_keys,
     }
 
 
@@ -80,7 +76,7 @@ def _is_sold(group: FlavorGroupSpec) -> bool:
     return is_valid(group) and any(flavor.name == group.smallest_flavor.name for flavor in group.flavors)
 
 
-def _owner(slot: Reservation) -> Iterable[str]:
+def _owner_keys(slot: Reservation) -> Iterable[str]:
     details = slot.spec.committed_resource_reservation
     return (
         ()
@@ -89,11 +85,11 @@ def _owner(slot: Reservation) -> Iterable[str]:
     )
 
 
-def _numbered(slot: Reservation) -> Iterable[str]:
+def _prefix_keys(slot: Reservation) -> Iterable[str]:
     return () if slot.spec.type != COMMITTED else (slot.name.rpartition("-")[0],)
 
 
-def _commitment(slot: Reservation) -> Iterable[str]:
+def _commitment_keys(slot: Reservation) -> Iterable[str]:
     details = slot.spec.committed_resource_reservation
     return () if slot.spec.type != COMMITTED or details is None else (commitment_name(details.commitment_uuid),)
 
@@ -111,7 +107,7 @@ class CommitmentInformers:
     changes: Informer[CommitmentChange]
     """Those that are not applied yet (``open_changes.OPEN``)."""
 
-    def all(self) -> tuple[Informer[Any], ...]:
+    def list_all(self) -> tuple[Informer[Any], ...]:
         """Every one."""
         return (
             self.commitments,
@@ -132,46 +128,41 @@ class CommitmentView:
         self.vms = vms
         self._fleet = fleet
 
-    def groups(self) -> dict[str, FlavorGroupSpec]:
+    def groups_by_name(self) -> dict[str, FlavorGroupSpec]:
         """Flavor groups by name; one that is not valid, or lists not even its smallest flavor, is none."""
         return {one.spec.group_name: one.spec for one in self.informers.groups.items() if _is_sold(one.spec)}
 
-    def group(self, name: str) -> FlavorGroupSpec | None:
+    def find_group(self, name: str) -> FlavorGroupSpec | None:
         """A flavor group."""
         found = self.informers.groups.get(name)
         if found is not None and found.spec.group_name == name and _is_sold(found.spec):
             return found.spec
-        return self.groups().get(name) if name else None
+        return self.groups_by_name().get(name) if name else None
 
-    def units(self, settings: CommitmentSettings) -> dict[str, GroupUnit]:
+    def units_by_group(self, settings: CommitmentSettings) -> dict[str, GroupUnit]:
         """Flavor group → its unit; a group that the configured unit contradicts is left out, and logged."""
         found: dict[str, GroupUnit] = {}
-        for name, group in self.groups().items():
+        for name, group in self.groups_by_name().items():
             try:
                 found[name] = unit_of(group, settings)
             except BadInput as error:
                 _log.error("commitments.unit_contradicts", place=error.place, error=error.message)
         return found
 
-    def commitment(self, uuid: str) -> CommittedResource | None:
+    def find_commitment(self, uuid: str) -> CommittedResource | None:
         """The commitment of that uuid."""
         return self.informers.commitments.get(commitment_name(uuid))
 
-    def slots(self, uuid: str) -> list[Reservation]:
+    def list_slots(self, uuid: str) -> list[Reservation]:
         """All slots of a commitment that are in the store, as they count: with VMs that are not written into them."""
         return self.slots_of(commitment_name(uuid))
 
     def slots_of(self, name: str) -> list[Reservation]:
         """The same by the name of its object."""
-        stored = self.informers.reservations.by_index(COMMITMENT_INDEX, name)
+        stored = self.informers.reservations.list_by_index(COMMITMENT_INDEX, name)
         return [self._fleet.counted_reservation(slot.name) or slot for slot in stored]
 
-    def _named_like(self, commitment: Commitment) -> frozenset[str]:
-        """Names of existing slots that a new one of the commitment could get."""
-        found = self.informers.reservations.by_index(NUMBERED_INDEX, commitment_name(commitment.uuid))
-        return frozenset(slot.name for slot in found)
-
-    def capacity(self, group: str, zone: str) -> FlavorGroupCapacity | None:
+    def find_capacity(self, group: str, zone: str) -> FlavorGroupCapacity | None:
         """What a flavor group has in a zone."""
         return self.informers.capacities.get(capacity_name(group, zone))
 
@@ -187,7 +178,7 @@ class CommitmentView:
     def vms_of(self, project: str) -> list[VmView]:
         """The project's VMs, each with a zone. ``Unavailable`` while nobody knows which there are."""
         self.vms.check()
-        found = self.vms.of_project(project)
+        found = self.vms.list_of_project(project)
         return [vm if vm.zone else msgspec.structs.replace(vm, zone=self.zone_of(vm.host)) for vm in found]
 
     def slot_plan(
@@ -204,7 +195,9 @@ class CommitmentView:
 
         ``released``: slots that go. ``covered``: VMs that others cover by now. ``SlotLimitExceeded``.
         """
-        options = SlotOptions(max_slots=settings.max_slots_per_commitment, taken=self._named_like(commitment))
+        like = self.informers.reservations.list_by_index(NUMBERED_INDEX, commitment_name(commitment.uuid))
+        taken = frozenset(slot.name for slot in like)
+        options = SlotOptions(max_slots=settings.max_slots_per_commitment, taken=taken)
         covers = settings.enable_payg_pre_allocation
         try:
             plan = plan_slots(commitment, own, group, options=options)
@@ -214,14 +207,16 @@ class CommitmentView:
         else:
             if not plan.create or not covers:
                 return plan
-        found = [one for one in self.candidates(commitment, group, released) if one.vm not in covered]
+        found = [one for one in self.find_candidates(commitment, group, released) if one.vm not in covered]
         return plan_slots(commitment, own, group, options=options, candidates=found)
 
-    def candidates(
+    def find_candidates(
         self, commitment: Commitment, group: FlavorGroupSpec, released: Container[str] = ()
     ) -> tuple[Candidate, ...]:
         """VMs of the project that new slots of the commitment can cover where they run. ``released``: slots that go."""
-        vms = [vm for vm in self.vms.of_project(commitment.project) if not self._is_taken(vm.id, commitment, released)]
+        vms = [
+            vm for vm in self.vms.list_of_project(commitment.project) if not self._is_taken(vm.id, commitment, released)
+        ]
         hosts = {vm.host: self.informers.hypervisors.get(vm.host) for vm in vms}
         known = [host for host in hosts.values() if host is not None]
         return payg_candidates(commitment, group, vms, known, ()) if known else ()
@@ -237,19 +232,23 @@ class CommitmentView:
             for slot in self._fleet.ledger.slots_expecting(vm)
         )
 
-    def held_cores(self, commitment: Commitment, others: Iterable[CommittedResource]) -> Mapping[str, int]:
+    def occupied_cores(self, commitment: Commitment, others: Iterable[CommittedResource]) -> Mapping[str, int]:
         """Project → cores of its VMs of the commitment's group in its zone, and of what its slots there hold beside
         them; of the commitment's project, and of those that have other commitments of cores."""
         group, zone = commitment.group, commitment.zone
         projects = {commitment.project, *(one.spec.project_id for one in others if one.spec.resource_type == "cores")}
-        found = self.group(group)
+        found = self.find_group(group)
         flavors = {flavor.name for flavor in found.flavors} if found is not None else set()
         held: dict[str, int] = {}
         for project in projects:
-            vms = [vm for vm in self.vms.of_project(project) if vm.flavor in flavors and self.zone_of(vm.host) == zone]
+            vms = [
+                vm for vm in self.vms.list_of_project(project) if vm.flavor in flavors and self.zone_of(vm.host) == zone
+            ]
             counted = {vm.id for vm in vms}
-            owned = self.informers.reservations.by_index(OWNER_INDEX, owner_key(project, group))
+            owned = self.informers.reservations.list_by_index(OWNER_INDEX, owner_key(project, group))
             slots = (slot for slot in owned if slot.spec.availability_zone == zone)
-            milli = sum(vm.cpu_milli for vm in vms) + sum(unused(slot, running=counted).cpu_milli for slot in slots)
+            milli = sum(vm.cpu_milli for vm in vms) + sum(
+                unused_amounts(slot, running=counted).cpu_milli for slot in slots
+            )
             held[project] = milli // MILLI
         return held

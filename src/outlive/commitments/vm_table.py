@@ -1,7 +1,7 @@
 """All VMs by project, from our own objects as they change or from a VM source that is asked now and then.
 
 A source is asked for everything every minute, and for single VMs at once when a host begins or ceases to report them.
-Whoever counts VMs follows the table change by change.
+Counts of VMs follow the table change by change.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import set_within
-from outlive.base.errors import OutliveError, Unavailable
-from outlive.base.logging import get_logger
-from outlive.placement.vms import VMSource, VmView, vm_of_resource
+from outlive.base import Clock, OutliveError, Unavailable, get_logger, set_within
+from outlive.placement import VMSource, VmView, vm_of_resource
 from outlive.resources import Hypervisor, VirtualMachine
-from outlive.runtime.informer import Informer
+from outlive.runtime import Informer
 
 VMS_S: Final = 60.0
 """How often a VM source is asked for all VMs."""
@@ -49,7 +46,7 @@ class VmTable:
         self._doubted: dict[str, None] = {}
         self._doubts = asyncio.Event()
         if source is None:
-            vms.subscribe(self._changed)
+            vms.subscribe(self._on_vm)
 
     def follow(self, follower: Follower) -> None:
         """Call this for every VM that is there, and then of each change."""
@@ -63,20 +60,16 @@ class VmTable:
             return
         again_s = self._clock.monotonic()
         while True:
-            if self._clock.monotonic() >= again_s:
-                again_s = self._clock.monotonic() + await self._refreshed()
+            now_s = self._clock.monotonic()
+            if now_s >= again_s:
+                again_s = now_s + VMS_S
+                try:
+                    await self.refresh()
+                except OutliveError as error:  # ``check`` says it to callers that need VMs; nothing else waits for it
+                    _log.warning("vms.not_listed", error=str(error))
+                    again_s = now_s + RETRY_S
             await self._ask_for_doubted()
             await set_within(self._doubts, max(0.0, again_s - self._clock.monotonic()))
-
-    async def _refreshed(self) -> float:
-        """Ask for all VMs; in how many seconds again. A source that is away keeps nothing else of the process from
-        being ready: ``check`` says it to whoever needs VMs."""
-        try:
-            await self.refresh()
-        except OutliveError as error:
-            _log.warning("vms.not_listed", error=str(error))
-            return RETRY_S
-        return VMS_S
 
     async def refresh(self) -> None:
         """Ask the VM source for all VMs; nothing where our own objects are followed. ``Unavailable``."""
@@ -119,11 +112,11 @@ class VmTable:
         """The VM, if it has a host and a known size."""
         return self._vms.get(vm)
 
-    def of_project(self, project: str) -> Iterable[VmView]:
+    def list_of_project(self, project: str) -> Iterable[VmView]:
         """The project's VMs."""
         return self._projects.get(project, {}).values()
 
-    def all(self) -> Mapping[str, VmView]:
+    def vms_by_id(self) -> Mapping[str, VmView]:
         """Every VM, by id."""
         return self._vms
 
@@ -142,7 +135,7 @@ class VmTable:
             else:
                 self._put(found)
 
-    def _changed(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:
+    def _on_vm(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:
         view = vm_of_resource(new) if new is not None else None
         if view is not None:
             self._put(view)

@@ -12,11 +12,11 @@ import msgspec
 from outlive.commitments.explanation import explain, shown_size
 from outlive.commitments.state import SLOT_STATES, Commitment, from_spec, is_over, spec_of
 from outlive.commitments.trial import Trial
-from outlive.placement.vms import MILLI
+from outlive.placement import MILLI
 from outlive.resources import CommittedResource, ObjectMeta
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class CommitmentOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What becomes of one commitment."""
 
     uuid: str
@@ -36,60 +36,55 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class WhatIfResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All of them."""
 
-    accepted: tuple[Outcome, ...]
-    refused: tuple[Outcome, ...]
+    accepted: tuple[CommitmentOutcome, ...]
+    refused: tuple[CommitmentOutcome, ...]
 
 
 async def ask(made: Trial, wanted: Iterable[Commitment], *, now: float) -> WhatIfResult:
     """Try one after the other. What is promised already goes first, the oldest first, as it keeps its slots."""
-    outcomes: list[Outcome] = []
+    outcomes: list[CommitmentOutcome] = []
     there = made.view.informers.commitments.items()
-    for cr in sorted(there, key=_age):
+    for cr in sorted(there, key=_age_key):
         if cr.spec.state in SLOT_STATES and not is_over(cr.spec, now):
-            outcomes.append(await _kept(made, cr))
-    for one in wanted:
-        outcomes.append(await _tried(made, one))
+            commitment = from_spec(cr.spec, cr.metadata.generation)
+            outcomes.append(await _test_commitment(made, commitment, cr, hypothetical=False))
+    for commitment in wanted:
+        facts = made.collect_facts(commitment)
+        if facts.refusal:
+            outcomes.append(_build_outcome(commitment, hypothetical=True, reason=facts.refusal))
+            continue
+        spec = spec_of(commitment, allow_rejection=True)
+        cr = CommittedResource(metadata=ObjectMeta(name=commitment.uuid), spec=spec)
+        outcomes.append(await _test_commitment(made, commitment, cr, hypothetical=True))
     return WhatIfResult(
         accepted=tuple(one for one in outcomes if one.accepted),
         refused=tuple(one for one in outcomes if not one.accepted),
     )
 
 
-def _age(cr: CommittedResource) -> tuple[float, str]:
+def _age_key(cr: CommittedResource) -> tuple[float, str]:
     start = cr.spec.start_time
     return start.timestamp() if start is not None else 0.0, cr.spec.commitment_uuid
 
 
-async def _kept(made: Trial, cr: CommittedResource) -> Outcome:
-    commitment = from_spec(cr.spec, cr.metadata.generation)
-    return await _outcome(made, commitment, cr, hypothetical=False)
-
-
-async def _tried(made: Trial, commitment: Commitment) -> Outcome:
-    facts = made.facts(commitment)
-    if facts.refusal:
-        return _said(commitment, hypothetical=True, reason=facts.refusal)
-    spec = spec_of(commitment, allow_rejection=True)
-    cr = CommittedResource(metadata=ObjectMeta(name=commitment.uuid), spec=spec)
-    return await _outcome(made, commitment, cr, hypothetical=True)
-
-
-async def _outcome(made: Trial, commitment: Commitment, cr: CommittedResource, *, hypothetical: bool) -> Outcome:
-    before = {slot.name for slot in made.view.slots(commitment.uuid)}
+async def _test_commitment(
+    made: Trial, commitment: Commitment, cr: CommittedResource, *, hypothetical: bool
+) -> CommitmentOutcome:
+    before = {slot.name for slot in made.view.list_slots(commitment.uuid)}
     reason = await made.keep(cr)
     if reason:
-        found = explain(made.facts(commitment))
+        found = explain(made.collect_facts(commitment))
         told = found.text if not found.possible else reason
         more = f" ({found.helps[0]})" if found.helps else ""
-        return _said(commitment, hypothetical=hypothetical, reason=f"{told}{more}")
-    new = sum(slot.name not in before for slot in made.view.slots(commitment.uuid))
-    return _said(commitment, hypothetical=hypothetical, accepted=True, new_slots=new)
+        return _build_outcome(commitment, hypothetical=hypothetical, reason=f"{told}{more}")
+    new = sum(slot.name not in before for slot in made.view.list_slots(commitment.uuid))
+    return _build_outcome(commitment, hypothetical=hypothetical, accepted=True, new_slots=new)
 
 
-def _said(
+def _build_outcome(
     commitment: Commitment, *, hypothetical: bool, accepted: bool = False, new_slots: int = 0, reason: str = ""
-) -> Outcome:
-    return Outcome(
+) -> CommitmentOutcome:
+    return CommitmentOutcome(
         uuid=commitment.uuid,
         project=commitment.project,
         group=commitment.group,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from outlive.base.errors import Refused
+from outlive.base import Refused
 from outlive.node.ports import DiskIo, Domain, MigrationProgress, MigrationSettings
-from outlive.node.vm.context import GuestCounts
+from outlive.node.vm import GuestCounts
 from outlive.resources import VirtualMachine
 
 
@@ -19,15 +19,15 @@ class NoHypervisor:
     functions: Callable[[], tuple[str, ...]] = tuple
     """Devices of this host that guests might have."""
 
-    async def domains(self) -> tuple[Domain, ...]:
+    async def list_domains(self) -> tuple[Domain, ...]:
         """None."""
         return ()
 
-    async def problems(self) -> tuple[str, ...]:
+    async def list_problems(self) -> tuple[str, ...]:
         """Nothing starts here."""
         return ()
 
-    async def statistics(self) -> tuple[GuestCounts, ...]:
+    async def read_statistics(self) -> tuple[GuestCounts, ...]:
         """Of nobody."""
         return ()
 
@@ -35,21 +35,21 @@ class NoHypervisor:
         self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: MigrationSettings | None = None
     ) -> None:
         """``Refused``."""
-        raise _nothing_runs_here(vm.name)
+        raise _no_hypervisor_refusal(vm.name)
 
     async def destroy(self, vm: str, *, run_id: str = "", uuid: str = "") -> None:
         """There is nothing to stop."""
 
     async def decline(self, vm: str, run_id: str) -> None:
         """``Refused``."""
-        raise _nothing_runs_here(vm)
+        raise _no_hypervisor_refusal(vm)
 
     async def shutdown(self, vm: str) -> None:
         """There is nothing to ask."""
 
-    async def devices(self, vm: str, *, run_id: str) -> dict[str, str]:
+    async def list_devices(self, vm: str, *, run_id: str) -> dict[str, str]:
         """``Refused``."""
-        raise _nothing_runs_here(vm)
+        raise _no_hypervisor_refusal(vm)
 
     async def disk_io(self) -> tuple[DiskIo, ...]:
         """Of nobody."""
@@ -57,25 +57,25 @@ class NoHypervisor:
 
     async def attach(self, vm: VirtualMachine, device: str, *, run_id: str) -> None:
         """``Refused``."""
-        raise _nothing_runs_here(vm.name)
+        raise _no_hypervisor_refusal(vm.name)
 
     async def detach(self, vm: str, device: str, *, run_id: str) -> None:
         """``Refused``."""
-        raise _nothing_runs_here(vm)
+        raise _no_hypervisor_refusal(vm)
 
     async def resume(self, vm: str, *, run_id: str) -> None:
         """``Refused``."""
-        raise _nothing_runs_here(vm)
+        raise _no_hypervisor_refusal(vm)
 
     async def migrate(self, vm: str, target: str, *, listens: str, settings: MigrationSettings) -> None:
         """``Refused``."""
-        raise _nothing_runs_here(vm)
+        raise _no_hypervisor_refusal(vm)
 
     async def cancel(self, vm: str) -> None:
         """``Refused``."""
-        raise _nothing_runs_here(vm)
+        raise _no_hypervisor_refusal(vm)
 
-    async def progress(self, vm: str) -> MigrationProgress | None:
+    async def read_progress(self, vm: str) -> MigrationProgress | None:
         """There is none."""
         return None
 
@@ -83,5 +83,5 @@ class NoHypervisor:
         """There is none."""
 
 
-def _nothing_runs_here(vm: str) -> Refused:
+def _no_hypervisor_refusal(vm: str) -> Refused:
     return Refused(f"{vm} cannot run here: this host has no hypervisor", remedy="set libvirt.uri in its node.yaml")

@@ -3,7 +3,7 @@
 The library that does the rest of the format measures the machine to choose the work, and refuses what would take this
 machine long. A backup that was made on an idle machine has to open on a slow or busy one, and a server has to know how
 much memory it takes; so the work is fixed here, as the ``age`` command fixes it, and up to its limit is opened
-(docs/decisions/0007-backups.md).
+(docs/decisions/README.md#backups).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import re
 from typing import Final
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 
 LOG_WORK: Final = 18
 """Of what is encrypted: half a second to a few seconds, and 256 MiB."""
@@ -41,14 +41,18 @@ def encrypt(raw: bytes, passphrase: str) -> bytes:
 
     file_key, salt, nonce = os.urandom(_FILE_KEY_BYTES), os.urandom(_SALT_BYTES), os.urandom(_NONCE_BYTES)
     wrapped = ChaCha20Poly1305(_wrap_key(passphrase, salt, LOG_WORK)).encrypt(bytes(12), file_key, None)
-    header = b"age-encryption.org/v1\n-> scrypt %b %d\n%b\n---" % (_encoded(salt), LOG_WORK, _encoded(wrapped))
-    payload = ChaCha20Poly1305(_derived(file_key, nonce, b"payload"))
+    header = b"age-encryption.org/v1\n-> scrypt %b %d\n%b\n---" % (
+        _encode_base64(salt),
+        LOG_WORK,
+        _encode_base64(wrapped),
+    )
+    payload = ChaCha20Poly1305(_derive_key(file_key, nonce, b"payload"))
     starts = range(0, max(1, len(raw)), _CHUNK_BYTES)
     chunks = [
         payload.encrypt(_chunk_nonce(number, start == starts[-1]), raw[start : start + _CHUNK_BYTES], None)
         for number, start in enumerate(starts)
     ]
-    return b"".join((header, b" ", _encoded(_mac(file_key, header)), b"\n", nonce, *chunks))
+    return b"".join((header, b" ", _encode_base64(_compute_mac(file_key, header)), b"\n", nonce, *chunks))
 
 
 def decrypt(sealed: bytes, passphrase: str) -> bytes:
@@ -63,16 +67,16 @@ def decrypt(sealed: bytes, passphrase: str) -> bytes:
     if int(work) > LOG_WORK_MOST:
         raise BadInput(f"asks for work of 2^{int(work)}; at most 2^{LOG_WORK_MOST} is done", remedy="use age -d")
     try:
-        key = _wrap_key(passphrase, _decoded(salt), int(work))
-        file_key = ChaCha20Poly1305(key).decrypt(bytes(12), _decoded(wrapped), None)
+        key = _wrap_key(passphrase, _decode_base64(salt), int(work))
+        file_key = ChaCha20Poly1305(key).decrypt(bytes(12), _decode_base64(wrapped), None)
     except (InvalidTag, binascii.Error):
         raise BadInput("the passphrase is another one", remedy="give that with which it was made") from None
     rest = sealed[found.end() :]
     nonce, body = rest[:_NONCE_BYTES], rest[_NONCE_BYTES:]
-    payload, size = ChaCha20Poly1305(_derived(file_key, nonce, b"payload")), _CHUNK_BYTES + _TAG_BYTES
+    payload, size = ChaCha20Poly1305(_derive_key(file_key, nonce, b"payload")), _CHUNK_BYTES + _TAG_BYTES
     starts = range(0, max(1, len(body)), size)
     try:
-        if not hmac.compare_digest(_mac(file_key, header), _decoded(mac)):
+        if not hmac.compare_digest(_compute_mac(file_key, header), _decode_base64(mac)):
             raise InvalidTag
         return b"".join(
             payload.decrypt(_chunk_nonce(number, start == starts[-1]), body[start : start + size], None)
@@ -89,24 +93,24 @@ def _wrap_key(passphrase: str, salt: bytes, log_work: int) -> bytes:
     )
 
 
-def _derived(file_key: bytes, salt: bytes, info: bytes) -> bytes:
+def _derive_key(file_key: bytes, salt: bytes, info: bytes) -> bytes:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     return HKDF(algorithm=hashes.SHA256(), length=32, salt=salt or None, info=info).derive(file_key)
 
 
-def _mac(file_key: bytes, header: bytes) -> bytes:
-    return hmac.digest(_derived(file_key, b"", b"header"), header, "sha256")
+def _compute_mac(file_key: bytes, header: bytes) -> bytes:
+    return hmac.digest(_derive_key(file_key, b"", b"header"), header, "sha256")
 
 
 def _chunk_nonce(number: int, last: bool) -> bytes:
     return number.to_bytes(11, "big") + (b"\x01" if last else b"\x00")
 
 
-def _encoded(raw: bytes) -> bytes:
+def _encode_base64(raw: bytes) -> bytes:
     return base64.b64encode(raw).rstrip(b"=")
 
 
-def _decoded(text: bytes) -> bytes:
+def _decode_base64(text: bytes) -> bytes:
     return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)

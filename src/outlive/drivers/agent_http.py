@@ -12,12 +12,9 @@ from typing import Final, cast, get_args
 import msgspec
 from aiohttp import web
 
-from outlive.base.errors import InUse, NotFound
-from outlive.resources.codec import encode
-from outlive.storage.agent import StorageAgent
-from outlive.storage.explain import Subject
-from outlive.storage.metrics import AgentMetrics
-from outlive.storage.options import AgentFlags, health_address
+from outlive.base import InUse, NotFound
+from outlive.resources import encode
+from outlive.storage import AgentFlags, AgentMetrics, StorageAgent, Subject, health_address
 
 REQUEST_BYTES: Final = 2**14
 CONNECTIONS_WAITING: Final = 16
@@ -39,9 +36,9 @@ class AgentListener:
             return self
         host, port = self._address
         app = web.Application(client_max_size=REQUEST_BYTES)
-        app.router.add_route("*", "/healthz", self._health)
+        app.router.add_route("*", "/healthz", self._serve_health)
         app.router.add_get("/metrics", self._show_metrics)
-        app.router.add_get("/decisions", self._decisions)
+        app.router.add_get("/decisions", self._serve_decisions)
         app.router.add_get("/explain", self._explain)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
@@ -64,8 +61,8 @@ class AgentListener:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    async def _health(self, request: web.Request) -> web.Response:
-        answer = self._agent.health()
+    async def _serve_health(self, request: web.Request) -> web.Response:
+        answer = self._agent.check_health()
         return web.Response(status=answer.status, text=answer.body)
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
@@ -83,7 +80,7 @@ class AgentListener:
             raise web.HTTPNotFound(text=str(error)) from None
         return web.Response(body=encode(found), content_type=JSON)
 
-    async def _decisions(self, request: web.Request) -> web.Response:
+    async def _serve_decisions(self, request: web.Request) -> web.Response:
         """Inputs and answers of the last decisions that asked for something, a line each, for ``outlive decide``."""
         _refuse_strangers(request)
         lines = [

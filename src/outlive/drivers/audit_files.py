@@ -5,7 +5,7 @@ which there is no room are counted, and the next one that is written says how ma
 refused because it cannot be written down: leases of hosts go on when the disk is full, and a fault says so.
 
 A line that a crash or a full disk cut short stays until the next entry is written in its place, and counts as one that
-is missing. Of more files than ``AuditSettings.files`` the oldest goes, whatever its age (``lost_before``).
+is missing. Of more files than ``AuditSettings.files`` the oldest goes, whatever its age (``find_lost_begin``).
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Instant, as_instant
-from outlive.base.errors import BadInput, Unavailable
-from outlive.base.logging import get_logger
-from outlive.runtime.audit import AuditChain, AuditEntry, AuditSettings, parse_line
+from outlive.base import BadInput, Instant, Unavailable, as_instant, get_logger
+from outlive.runtime import AuditChain, AuditEntry, AuditSettings, parse_line
 
 AUDIT_DIRECTORY: Final = "audit"
 """In the state directory."""
@@ -100,7 +98,7 @@ class AuditFiles:
         for entry in entries:
             self.put(entry)
 
-    def lost_before(self, now: Instant) -> str:
+    def find_lost_begin(self, now: Instant) -> str:
         """When the log begins, if entries before that went although they are to be kept; else empty."""
         first = self._first
         if first is None or first.number == 1 or as_instant(first.at) <= now - float(self._settings.keep):
@@ -125,7 +123,10 @@ class AuditFiles:
         files = audit_files(self._directory)
         if files:
             self._path = files[-1]
-            self._size = _whole_lines(self._path)
+            with self._path.open("rb") as stream:
+                while line := stream.readline(LINE_BYTES):
+                    if line.endswith(b"\n"):
+                        self._size = stream.tell()
             if self._path.stat().st_size > self._size:
                 self._torn = True
                 self._omit()
@@ -155,7 +156,14 @@ class AuditFiles:
     def _write(self, entry: AuditEntry) -> None:
         if self._path is None or self._size >= self._settings.file_size:
             self._give_up_file()
-            self._path, self._size, self._torn = self._begin_file(), 0, False
+            if old := audit_files(self._directory)[: -(self._settings.files - 1)]:
+                for path in old:
+                    path.unlink(missing_ok=True)
+                self._first = self._read_first()
+                begins = self._first.number if self._first is not None else 0
+                _log.info("audit.dropped", files=len(old), begins=begins)
+            self._path = self._directory / f"audit-{self._chain.number + 1:012d}.jsonl"
+            self._size, self._torn = 0, False
         if self._file is None:
             self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             self._size = min(self._size, os.fstat(self._file).st_size)
@@ -164,7 +172,7 @@ class AuditFiles:
             self._torn = False
         unreported = self._unreported
         chain = AuditChain(self._chain.number, self._chain.digest)
-        line = chain.line(msgspec.structs.replace(entry, omitted=entry.omitted + unreported))
+        line = chain.next_line(msgspec.structs.replace(entry, omitted=entry.omitted + unreported))
         self._torn = True
         if os.write(self._file, line) < len(line):
             raise OSError(28, "the disk is full")
@@ -177,26 +185,7 @@ class AuditFiles:
         if chain.number % HEAD_EVERY == 1:
             _log.info("audit.head", entries=chain.number, digest=chain.digest)
 
-    def _begin_file(self) -> Path:
-        """The path of the next file, for which the oldest one may have to go."""
-        if old := audit_files(self._directory)[: -(self._settings.files - 1)]:
-            for path in old:
-                path.unlink(missing_ok=True)
-            self._first = self._read_first()
-            _log.info("audit.dropped", files=len(old), begins=self._first.number if self._first is not None else 0)
-        return self._directory / f"audit-{self._chain.number + 1:012d}.jsonl"
-
     def _give_up_file(self) -> None:
         if self._file is not None:
             os.close(self._file)
         self._file = None
-
-
-def _whole_lines(path: Path) -> int:
-    """Bytes of a file up to the end of its last whole line."""
-    end = 0
-    with path.open("rb") as stream:
-        while line := stream.readline(LINE_BYTES):
-            if line.endswith(b"\n"):
-                end = stream.tell()
-    return end

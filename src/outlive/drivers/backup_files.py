@@ -1,4 +1,4 @@
-"""The file of a backup: written, checked, and unpacked again (docs/operating/state.md#backup).
+"""The file of a backup: written, checked, and unpacked again (docs/how-to/state.md#backup).
 
 A tar archive that ``tar`` reads. ``manifest.json`` comes first and names every other part with its size and digest:
 ``store.db``, as SQLite copies it while others write; ``outlive.yaml``, the configuration; ``keys.age``, a tar of the
@@ -25,19 +25,13 @@ from typing import IO, Final, Literal
 import msgspec
 import pyrage
 
-from outlive.base import limits
-from outlive.base.clock import Clock, as_datetime, as_instant
-from outlive.base.errors import BadInput, InUse, NotFound
-from outlive.base.files import read_private
-from outlive.commitments.ports import Offload
+from outlive.base import BadInput, Clock, InUse, NotFound, as_datetime, as_instant, limits, read_private
+from outlive.commitments import Offload
 from outlive.drivers import age_passphrase
-from outlive.drivers.files import check_output, open_input, read_input, writing
+from outlive.drivers.files import check_output, open_input, read_input, translate_write_errors
 from outlive.drivers.secrets import KEY_FILE, ClusterKey, SealingKey
-from outlive.runtime.backups import NAME, BackupCopy
-from outlive.store.sqlite.database import sync_directory
-from outlive.store.sqlite.restore import Unpack
-from outlive.store.sqlite.snapshot import StoreFacts, check_store, copy_store
-from outlive.store.sqlite.store import DATABASE_FILE
+from outlive.runtime import NAME, BackupCopy
+from outlive.store.sqlite import DATABASE_FILE, StoreFacts, Unpack, check_store, copy_store, sync_directory
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -91,7 +85,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What is in ``keys.age``."""
     parts: tuple[BackupPart, ...] = ()
 
-    def has(self, name: str) -> bool:
+    def has_part(self, name: str) -> bool:
         """Whether it has this part."""
         return any(part.name == name for part in self.parts)
 
@@ -108,7 +102,7 @@ class KeyLock:
         """Age's format; ``BadInput`` for what is no recipient."""
         if self.passphrase:
             return age_passphrase.encrypt(raw, self.passphrase)
-        return pyrage.encrypt(raw, [_recipient(self.recipient)])  # type: ignore[no-any-return]
+        return pyrage.encrypt(raw, [_parse_recipient(self.recipient)])  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +118,7 @@ class KeyOpener:
         try:
             if self.passphrase:
                 return age_passphrase.decrypt(sealed, self.passphrase)
-            return pyrage.decrypt(sealed, _identities(self.identity))  # type: ignore[no-any-return]
+            return pyrage.decrypt(sealed, _parse_identities(self.identity))  # type: ignore[no-any-return]
         except (pyrage.DecryptError, BadInput) as error:
             what = "passphrase" if self.passphrase else "identity"
             why = error.message if isinstance(error, BadInput) else str(error).rstrip(".")
@@ -138,7 +132,7 @@ class KeyOpener:
 def check_recipient(text: str, place: str) -> KeyLock:
     """The lock for an age recipient; ``BadInput``."""
     try:
-        _recipient(text)
+        _parse_recipient(text)
     except BadInput as error:
         raise BadInput(error.message, place=place, remedy=error.remedy) from None
     return KeyLock(recipient=text)
@@ -146,10 +140,10 @@ def check_recipient(text: str, place: str) -> KeyLock:
 
 def read_passphrase(path: Path) -> str:
     """The first line of a file that nobody else can read, which is the passphrase of keys."""
-    return checked_passphrase(read_private(path, limit=PASSPHRASE_BYTES).decode(errors="replace"), str(path))
+    return parse_passphrase(read_private(path, limit=PASSPHRASE_BYTES).decode(errors="replace"), str(path))
 
 
-def checked_passphrase(text: str, place: str) -> str:
+def parse_passphrase(text: str, place: str) -> str:
     """The passphrase in a text, without the end of its line; ``BadInput`` for one that is too short."""
     first = (text.splitlines() or [""])[0]
     if len(first) < PASSPHRASE_LEAST:
@@ -182,7 +176,10 @@ def write_backup(source: BackupSource, target: Path, clock: Clock) -> Manifest:
     ``NotFound`` without a store, ``BadInput`` for a damaged one, ``Unavailable`` where the disk is full.
     """
     check_output(target)
-    with writing(target), tempfile.TemporaryDirectory(prefix=f".{target.name[:40]}.", dir=target.parent) as name:
+    with (
+        translate_write_errors(target),
+        tempfile.TemporaryDirectory(prefix=f".{target.name[:40]}.", dir=target.parent) as name,
+    ):
         folder = Path(name)
         made_at = as_datetime(clock.now())
         copy_store(source.directory / DATABASE_FILE, folder / DATABASE_FILE)
@@ -197,7 +194,7 @@ def write_backup(source: BackupSource, target: Path, clock: Clock) -> Manifest:
             store=facts,
             keys=("passphrase" if source.lock.passphrase else "recipient") if source.lock and key_files else "",
             key_files=key_files,
-            parts=tuple(_part(folder / part) for part in _LIMITS if (folder / part).exists()),
+            parts=tuple(_describe_part(folder / part) for part in _LIMITS if (folder / part).exists()),
         )
         archive = folder / "archive"
         _pack(folder, manifest, archive)
@@ -217,9 +214,9 @@ class BackupFolder:
         self._clock = clock
         self._offload = offload
 
-    async def copies(self) -> list[BackupCopy]:
+    async def list_copies(self) -> list[BackupCopy]:
         """See ``BackupDirectory``."""
-        return await self._offload(self._copies)
+        return await self._offload(self._list_copies)
 
     async def make(self, name: str) -> BackupCopy:
         """See ``BackupDirectory``."""
@@ -229,7 +226,7 @@ class BackupFolder:
         """See ``BackupDirectory``."""
         await self._offload(partial(self._delete, list(names)))
 
-    def _copies(self) -> list[BackupCopy]:
+    def _list_copies(self) -> list[BackupCopy]:
         found = []
         for path in sorted(self._folder.iterdir()) if self._folder.is_dir() else []:
             if NAME.match(path.name):
@@ -238,7 +235,7 @@ class BackupFolder:
         return found
 
     def _make(self, name: str) -> BackupCopy:
-        with writing(self._folder):
+        with translate_write_errors(self._folder):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in self._folder.glob(".outlive-*.tar.*"):
                 shutil.rmtree(path, ignore_errors=True)  # of a process that was killed while it made one
@@ -246,7 +243,7 @@ class BackupFolder:
         return _copy_of(target, write_backup(self._source(), target, self._clock))
 
     def _delete(self, names: Sequence[str]) -> None:
-        with writing(self._folder):
+        with translate_write_errors(self._folder):
             for name in names:
                 (self._folder / name).unlink(missing_ok=True)
 
@@ -265,12 +262,15 @@ class BackupDownload:
         if self._busy:
             raise InUse("a backup is being made for somebody else", remedy="try again in a minute")
         self._busy = True
-        return await self._offload(self._made)
+        return await self._offload(self._make_backup)
 
-    def _made(self) -> IO[bytes]:
+    def _make_backup(self) -> IO[bytes]:
         try:
             source = self._source()
-            with writing(source.directory), tempfile.TemporaryDirectory(prefix=".backup-", dir=source.directory) as at:
+            with (
+                translate_write_errors(source.directory),
+                tempfile.TemporaryDirectory(prefix=".backup-", dir=source.directory) as at,
+            ):
                 path = Path(at) / "sent.tar"
                 write_backup(source, path, self._clock)
                 return path.open("rb")
@@ -279,13 +279,16 @@ class BackupDownload:
 
 
 @contextlib.contextmanager
-def received_backup(target: Path) -> Iterator[tuple[IO[bytes], Callable[[], Manifest]]]:
+def receive_backup(target: Path) -> Iterator[tuple[IO[bytes], Callable[[], Manifest]]]:
     """A file to write what a server sends to, and a function that checks it, has it take the name ``target``, and
     returns what it says of itself. Until then, and after any error, an earlier file of that name stays."""
     check_output(target)
-    with writing(target), tempfile.TemporaryDirectory(prefix=f".{target.name[:40]}.", dir=target.parent) as name:
+    with (
+        translate_write_errors(target),
+        tempfile.TemporaryDirectory(prefix=f".{target.name[:40]}.", dir=target.parent) as name,
+    ):
         draft = Path(name) / "archive"
-        with _created(draft) as stream:
+        with _create_file(draft) as stream:
 
             def keep() -> Manifest:
                 stream.flush()
@@ -300,7 +303,7 @@ def received_backup(target: Path) -> Iterator[tuple[IO[bytes], Callable[[], Mani
 
 def _copy_of(path: Path, manifest: Manifest) -> BackupCopy:
     made_at, size = as_instant(manifest.made_at), path.stat().st_size
-    return BackupCopy(name=path.name, made_at=made_at, size_bytes=size, keys=manifest.has(KEYS))
+    return BackupCopy(name=path.name, made_at=made_at, size_bytes=size, keys=manifest.has_part(KEYS))
 
 
 def _pack_keys(source: BackupSource, target: Path, facts: StoreFacts) -> tuple[str, ...]:
@@ -317,7 +320,11 @@ def _pack_keys(source: BackupSource, target: Path, facts: StoreFacts) -> tuple[s
     if not found:
         return ()
     check_cluster_key(found, facts, str(source.directory / KEY_FILE))
-    sealed = source.lock.encrypt(_tar_of(found))
+    kept = io.BytesIO()
+    with tarfile.open(fileobj=kept, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, raw in found.items():
+            archive.addfile(_tar_member(name, len(raw), None), io.BytesIO(raw))
+    sealed = source.lock.encrypt(kept.getvalue())
     if source.lock.passphrase:
         KeyOpener(passphrase=source.lock.passphrase).decrypt(sealed, str(source.directory))
     _write(target, sealed)
@@ -339,15 +346,15 @@ def check_cluster_key(files: Mapping[str, bytes], facts: StoreFacts, place: str)
 
 def read_manifest(path: Path) -> Manifest:
     """What a backup says of itself, without a look at the rest; ``BadInput`` for what is no backup."""
-    with _opened(path) as archive:
-        return _manifest(archive, path)
+    with _open_archive(path) as archive:
+        return _read_first_manifest(archive, path)
 
 
 def check_backup(path: Path) -> Manifest:
     """Read the whole backup and return what it says of itself; ``BadInput`` where a part is missing, was changed or is
     not named."""
-    with _opened(path) as archive:
-        manifest = _manifest(archive, path)
+    with _open_archive(path) as archive:
+        manifest = _read_first_manifest(archive, path)
         _read_parts(archive, manifest, path)
     return manifest
 
@@ -355,23 +362,25 @@ def check_backup(path: Path) -> Manifest:
 def open_keys(path: Path, opener: KeyOpener) -> dict[str, bytes]:
     """The files of ``keys.age``, checked against the store beside them; nothing is written anywhere."""
     kept = io.BytesIO()
-    with _opened(path) as archive:
-        manifest = _manifest(archive, path)
+    with _open_archive(path) as archive:
+        manifest = _read_first_manifest(archive, path)
         _read_parts(archive, manifest, path, lambda name: contextlib.nullcontext(kept) if name == KEYS else _NOWHERE)
     return _untar_keys(opener.decrypt(kept.getvalue(), str(path)), manifest, path)
 
 
-def unpacks(path: Path, keys: Mapping[str, bytes]) -> Unpack:
+def make_unpack(path: Path, keys: Mapping[str, bytes]) -> Unpack:
     """Writes the store and the configuration of a backup, and these files of its keys, into a folder, all of mode 600;
     everything is checked."""
 
     def unpack(folder: Path) -> None:
-        with _opened(path) as archive:
-            manifest = _manifest(archive, path)
+        with _open_archive(path) as archive:
+            manifest = _read_first_manifest(archive, path)
             wanted = (DATABASE_FILE, CONFIGURATION)
-            _read_parts(archive, manifest, path, lambda name: _created(folder / name) if name in wanted else _NOWHERE)
+            _read_parts(
+                archive, manifest, path, lambda name: _create_file(folder / name) if name in wanted else _NOWHERE
+            )
         if check_store(folder / DATABASE_FILE) != manifest.store:
-            raise _torn(path, f"{DATABASE_FILE} is not the store that {MANIFEST} describes")
+            raise _torn_error(path, f"{DATABASE_FILE} is not the store that {MANIFEST} describes")
         for name, raw in keys.items():
             _write(folder / name, raw)
 
@@ -381,11 +390,11 @@ def unpacks(path: Path, keys: Mapping[str, bytes]) -> Unpack:
 _NOWHERE: Final = contextlib.nullcontext(None)
 
 
-def _manifest(archive: tarfile.TarFile, path: Path) -> Manifest:
+def _read_first_manifest(archive: tarfile.TarFile, path: Path) -> Manifest:
     member = archive.next()
     if member is None or member.name != MANIFEST or member.size > MANIFEST_BYTES:
         raise BadInput(f"is no backup: it has no {MANIFEST}", place=str(path), remedy=_REMEDY)
-    raw = _stream(archive, member, path).read()
+    raw = _open_member(archive, member, path).read()
     try:
         number = msgspec.json.decode(raw, type=_FormatOnly).format
         if number != FORMAT:
@@ -396,7 +405,7 @@ def _manifest(archive: tarfile.TarFile, path: Path) -> Manifest:
             )
         return msgspec.json.decode(raw, type=Manifest)
     except msgspec.MsgspecError as error:
-        raise _torn(path, f"{MANIFEST}: {error}") from None
+        raise _torn_error(path, f"{MANIFEST}: {error}") from None
 
 
 class _FormatOnly(msgspec.Struct, frozen=True):
@@ -416,7 +425,7 @@ def is_store_copy(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tarfile.TarFile]:
+def _open_archive(path: Path) -> Iterator[tarfile.TarFile]:
     """The archive; ``BadInput`` for what is none, and says what it is instead where that is seen."""
     with open_input(path, limit=limits.STORE_BYTES * 2) as (stream, _):
         begin = stream.read(HEAD_BYTES)
@@ -436,7 +445,7 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
             with archive:
                 yield archive
         except tarfile.TarError as error:
-            raise _torn(path, str(error)) from None
+            raise _torn_error(path, str(error)) from None
 
 
 Sink = contextlib.AbstractContextManager[IO[bytes] | None]
@@ -448,35 +457,35 @@ def _read_parts(
     """Read all parts, each into what ``sink`` opens for its name; ``BadInput`` as in ``check_backup``."""
     names = [part.name for part in manifest.parts]
     if names != [name for name in _LIMITS if name in names] or DATABASE_FILE not in names:
-        raise _torn(path, f"{MANIFEST} names {', '.join(names) or 'no parts'}")
-    if manifest.has(KEYS) != bool(manifest.keys):
-        raise _torn(path, f"{MANIFEST} contradicts itself about {KEYS}")
+        raise _torn_error(path, f"{MANIFEST} names {', '.join(names) or 'no parts'}")
+    if manifest.has_part(KEYS) != bool(manifest.keys):
+        raise _torn_error(path, f"{MANIFEST} contradicts itself about {KEYS}")
     for part in manifest.parts:
         member = archive.next()
         if member is None or (member.name, member.size) != (part.name, part.size_bytes):
-            raise _torn(path, f"{part.name} is not where {MANIFEST} says")
+            raise _torn_error(path, f"{part.name} is not where {MANIFEST} says")
         if part.size_bytes > _LIMITS[part.name]:
-            raise _torn(path, f"{part.name} is larger than {_LIMITS[part.name]} bytes")
-        digest, stream = hashlib.sha256(), _stream(archive, member, path)
+            raise _torn_error(path, f"{part.name} is larger than {_LIMITS[part.name]} bytes")
+        digest, stream = hashlib.sha256(), _open_member(archive, member, path)
         with sink(part.name) as target:
             while chunk := stream.read(PART_BYTES):
                 digest.update(chunk)
                 if target is not None:
                     target.write(chunk)
         if digest.hexdigest() != part.sha256:
-            raise _torn(path, f"{part.name} was changed: its digest is another one")
+            raise _torn_error(path, f"{part.name} was changed: its digest is another one")
     if (further := archive.next()) is not None:
-        raise _torn(path, f"it has {further.name[:80]!r}, which {MANIFEST} does not name")
+        raise _torn_error(path, f"it has {further.name[:80]!r}, which {MANIFEST} does not name")
 
 
-def _stream(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> IO[bytes]:
+def _open_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> IO[bytes]:
     stream = archive.extractfile(member) if member.isreg() else None
     if stream is None:
-        raise _torn(path, f"{member.name[:80]!r} is no ordinary file")
+        raise _torn_error(path, f"{member.name[:80]!r} is no ordinary file")
     return stream
 
 
-def _torn(path: Path, why: str) -> BadInput:
+def _torn_error(path: Path, why: str) -> BadInput:
     return BadInput(f"is torn, or was changed: {why}", place=str(path), remedy=_AGAIN)
 
 
@@ -486,61 +495,53 @@ def _untar_keys(raw: bytes, manifest: Manifest, path: Path) -> dict[str, bytes]:
         with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as archive:
             for member in archive:
                 if member.name not in KEY_FILES or not member.isreg() or member.size > KEY_BYTES:
-                    raise _torn(path, f"{KEYS} has {member.name[:80]!r}")
-                found[member.name] = _stream(archive, member, path).read()
+                    raise _torn_error(path, f"{KEYS} has {member.name[:80]!r}")
+                found[member.name] = _open_member(archive, member, path).read()
     except tarfile.TarError as error:
-        raise _torn(path, f"{KEYS}: {error}") from None
+        raise _torn_error(path, f"{KEYS}: {error}") from None
     if set(found) != set(manifest.key_files):
-        raise _torn(path, f"{KEYS} has {', '.join(found)}, and not what {MANIFEST} says")
+        raise _torn_error(path, f"{KEYS} has {', '.join(found)}, and not what {MANIFEST} says")
     check_cluster_key(found, manifest.store, f"{path}: {KEYS}: {KEY_FILE}")
     return found
 
 
 def _pack(folder: Path, manifest: Manifest, target: Path) -> None:
-    with _created(target) as out:
+    with _create_file(target) as out:
         with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
             raw = msgspec.json.format(msgspec.json.encode(manifest)) + b"\n"
-            archive.addfile(_member(MANIFEST, len(raw), manifest.made_at), io.BytesIO(raw))
+            archive.addfile(_tar_member(MANIFEST, len(raw), manifest.made_at), io.BytesIO(raw))
             for part in manifest.parts:
                 with (folder / part.name).open("rb") as stream:
-                    archive.addfile(_member(part.name, part.size_bytes, manifest.made_at), stream)
+                    archive.addfile(_tar_member(part.name, part.size_bytes, manifest.made_at), stream)
         out.flush()
         os.fsync(out.fileno())
 
 
-def _tar_of(files: Mapping[str, bytes]) -> bytes:
-    kept = io.BytesIO()
-    with tarfile.open(fileobj=kept, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, raw in files.items():
-            archive.addfile(_member(name, len(raw), None), io.BytesIO(raw))
-    return kept.getvalue()
-
-
-def _member(name: str, size: int, at: datetime | None) -> tarfile.TarInfo:
+def _tar_member(name: str, size: int, at: datetime | None) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.size, member.mode, member.mtime = size, 0o600, int(at.timestamp()) if at is not None else 0
     return member
 
 
-def _part(path: Path) -> BackupPart:
+def _describe_part(path: Path) -> BackupPart:
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return BackupPart(name=path.name, size_bytes=path.stat().st_size, sha256=digest)
 
 
 @contextlib.contextmanager
-def _created(path: Path) -> Iterator[IO[bytes]]:
+def _create_file(path: Path) -> Iterator[IO[bytes]]:
     """A new file of mode 600 to write to."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as stream:
         yield stream
 
 
 def _write(path: Path, raw: bytes) -> None:
-    with _created(path) as stream:
+    with _create_file(path) as stream:
         stream.write(raw)
 
 
-def _recipient(text: str) -> pyrage.x25519.Recipient:
+def _parse_recipient(text: str) -> pyrage.x25519.Recipient:
     try:
         return pyrage.x25519.Recipient.from_str(text.strip())
     except pyrage.RecipientError as error:
@@ -549,7 +550,7 @@ def _recipient(text: str) -> pyrage.x25519.Recipient:
         ) from None
 
 
-def _identities(text: str) -> list[pyrage.x25519.Identity]:
+def _parse_identities(text: str) -> list[pyrage.x25519.Identity]:
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     try:
         found = [pyrage.x25519.Identity.from_str(line) for line in lines]

@@ -6,7 +6,7 @@ computes one decision at a time and is kept for the next. A child that dies, or 
 one that is killed.
 
 A long search for a plan is measured in steps, so that its answer does not depend on the machine; the clock only ends
-one that takes much longer than was asked for, and then the answer says so. Whoever interrupts it ends the child.
+one that takes much longer than was asked for, and then the answer says so. A caller that interrupts it ends the child.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from outlive.base.clock import Clock, SystemClock
-from outlive.base.errors import OutliveError, Unavailable
-from outlive.failover.planner.plan import PlanInput, PlanResult
-from outlive.failover.planner.repack import RepackInput, RepackResult, repack
+from outlive.base import Clock, OutliveError, SystemClock, Unavailable
+from outlive.failover.planner import PlanInput, PlanResult, RepackInput, RepackResult
+from outlive.failover.planner.repack import repack
 from outlive.failover.planner.replan import replan
-from outlive.resources.codec import decode_as, encode_canonical
-from outlive.runtime.decisions import Decision
+from outlive.resources import decode_as, encode_canonical
+from outlive.runtime import Decision
 
 DEADLINE_S: Final = 120.0
 """How long one decision may take."""
@@ -56,24 +55,27 @@ class ChildComputer:
                 f"{decision.name} cannot be sent to a child process: {error}", remedy="make it importable by its name"
             ) from error
         async with self._turn:
-            return await self._computed(decision, raw)
+            try:
+                if self._pool is None:
+                    context = multiprocessing.get_context("spawn")
+                    self._pool = ProcessPoolExecutor(max_workers=1, mp_context=context, initializer=_prepare)
+                return await asyncio.wait_for(self._send_parts(self._pool, decision, raw), self._deadline_s)
+            except (BrokenProcessPool, TimeoutError) as error:
+                self.abandon()
+                late = isinstance(error, TimeoutError)
+                why = f"no answer within {self._deadline_s:g} s" if late else "its process died"
+                raise Unavailable(
+                    f"{decision.name} could not be computed: {why}", remedy="the next cycle tries again"
+                ) from error
+            except RuntimeError as error:
+                raise Unavailable(f"{decision.name} was refused: {error}", remedy="see the log of the child") from error
 
-    async def _computed(self, decision: Decision[Any, Any], raw: tuple[bytes, ...]) -> bytes:
-        try:
-            return await asyncio.wait_for(self._sent(self._started(), decision, raw), self._deadline_s)
-        except (BrokenProcessPool, TimeoutError) as error:
-            self.abandon()
-            why = f"no answer within {self._deadline_s:g} s" if isinstance(error, TimeoutError) else "its process died"
-            raise Unavailable(
-                f"{decision.name} could not be computed: {why}", remedy="the next cycle tries again"
-            ) from error
-        except RuntimeError as error:
-            raise Unavailable(f"{decision.name} was refused: {error}", remedy="see the log of the child") from error
-
-    async def _sent(self, pool: ProcessPoolExecutor, decision: Decision[Any, Any], raw: tuple[bytes, ...]) -> bytes:
+    async def _send_parts(
+        self, pool: ProcessPoolExecutor, decision: Decision[Any, Any], raw: tuple[bytes, ...]
+    ) -> bytes:
         """What the child answers, once it has all parts."""
         loop = asyncio.get_running_loop()
-        *before, last = portions(raw)
+        *before, last = split_portions(raw)
         for number, portion in enumerate(before):
             await loop.run_in_executor(pool, _receive, portion, number)
         return await loop.run_in_executor(pool, _compute, decision, last, len(before))
@@ -83,12 +85,6 @@ class ChildComputer:
         pool, self._pool = self._pool, None
         if pool is not None:
             await asyncio.get_running_loop().run_in_executor(None, lambda: pool.shutdown(cancel_futures=True))
-
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(max_workers=1, mp_context=context, initializer=_prepare)
-        return self._pool
 
     def abandon(self) -> None:
         """End the child, whatever it is doing."""
@@ -113,7 +109,7 @@ def _end_with_parent() -> None:
         os._exit(0)
 
 
-def portions(raw: Iterable[bytes]) -> Iterator[bytes]:
+def split_portions(raw: Iterable[bytes]) -> Iterator[bytes]:
     """The same, in parts that are large enough to be worth a message; at least one."""
     waiting, size = list[bytes](), 0
     for part in raw:
@@ -158,12 +154,12 @@ R = TypeVar("R")
 
 def plan_in_time(given: PlanInput) -> PlanResult:
     """The plan, its search ended by the clock if need be."""
-    return replan(given, keep_going=time_for(given.effort_s, SystemClock()))
+    return replan(given, keep_going=start_timer(given.effort_s, SystemClock()))
 
 
-def repack_in_time(given: RepackInput) -> RepackResult:
+def repack_with_limit(given: RepackInput) -> RepackResult:
     """Likewise for a live state."""
-    return repack(given, keep_going=time_for(given.effort_s, SystemClock()))
+    return repack(given, keep_going=start_timer(given.effort_s, SystemClock()))
 
 
 _PLAN: Final = Decision(
@@ -173,20 +169,20 @@ _PLAN: Final = Decision(
     PlanResult,
     "Slots for a whole fleet",
 )
-_REPACK: Final = Decision("failover.repack", repack_in_time, RepackInput, RepackResult, "Which members move")
+_REPACK: Final = Decision("failover.repack", repack_with_limit, RepackInput, RepackResult, "Which members move")
 
 
 async def search_plan(given: PlanInput, at: Callable[[int, int], None]) -> PlanResult:
     """Plan in a child process. ``at`` is called with how many seconds of how many have passed."""
-    return await _search(_PLAN, given, given.effort_s, at)
+    return await _run_search(_PLAN, given, given.effort_s, at)
 
 
 async def search_repacking(given: RepackInput, at: Callable[[int, int], None]) -> RepackResult:
     """Look for moves in a child process."""
-    return await _search(_REPACK, given, given.effort_s, at)
+    return await _run_search(_REPACK, given, given.effort_s, at)
 
 
-async def _search(
+async def _run_search(
     decision: Decision[Any, R], given: msgspec.Struct, effort_s: float, at: Callable[[int, int], None]
 ) -> R:
     clock: Clock = SystemClock()
@@ -206,18 +202,18 @@ async def _search(
     return result
 
 
-def time_for(effort_s: float, clock: Clock) -> Callable[[], bool]:
+def start_timer(effort_s: float, clock: Clock) -> Callable[[], bool]:
     """Whether a search of so many nominal seconds may go on; its time begins when it first asks.
 
     What comes before the search, the greedy plan of a large fleet, is not its time.
     """
     end: float | None = None
 
-    def goes_on() -> bool:
+    def has_time() -> bool:
         nonlocal end
         now = clock.monotonic()
         if end is None:
             end = now + OVERTIME * effort_s + SPARE_S
         return now < end
 
-    return goes_on
+    return has_time

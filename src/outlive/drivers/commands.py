@@ -3,7 +3,7 @@
 What must not be on the command line of the program, where every user of the machine can read it, comes through
 pipes: each ``feeds`` key among the arguments is replaced by the path of one, ``/dev/fd/N``. What it prints is read up
 to a limit. Decision ``command.result`` gives code and text of however it ended
-(docs/reference/node-decisions.md#commandresult).
+(docs/design/node-decisions.md#commandresult).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.errors import BadInput, LimitExceeded, Unavailable
-from outlive.runtime.decisions import Decision
+from outlive.base import BadInput, LimitExceeded, Unavailable
+from outlive.runtime import Decision
 
 OUTPUT_BYTES: Final = 2**18
 """Read of what a program prints, of each of its two streams, unless the caller expects more."""
@@ -48,7 +48,7 @@ class CommandInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What whoever ran it gets."""
+    """What the caller gets."""
 
     code: int
     stdout: str | None
@@ -73,7 +73,7 @@ COMMAND_RESULT: Final = Decision(
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProgramExit:
     """How a program ended."""
 
     code: int
@@ -93,7 +93,7 @@ async def run(
     env: Mapping[str, str] | None = None,
     output_bytes: int = OUTPUT_BYTES,
     stdin: bytes = b"",
-) -> Ended:
+) -> ProgramExit:
     """Run it to its end, or for ``limit_s``; ``stdin``: what it reads from there.
 
     ``Unavailable``: it cannot be started, and nothing happened.
@@ -109,7 +109,7 @@ async def run(
                 os.write(writer, feed)
             finally:
                 os.close(writer)
-        process = await _started(argv, readers, env, fed=bool(stdin))
+        process = await _start_process(argv, readers, env, fed=bool(stdin))
     finally:
         for reader in readers.values():
             os.close(reader)
@@ -126,14 +126,14 @@ async def run(
     except TimeoutError:
         killed = True
     finally:
-        await _killed(process)
+        await _kill_process(process)
     out, err = (bytes(part).decode(errors="replace") for part in parts)
     given = CommandInput(event="timeout" if killed else "exit", code=process.returncode, stdout=out)
     result = COMMAND_RESULT.function(given)
-    return Ended(result.code, result.stdout or "", err, killed=killed, partial=out if killed else "")
+    return ProgramExit(result.code, result.stdout or "", err, killed=killed, partial=out if killed else "")
 
 
-async def _started(
+async def _start_process(
     argv: Sequence[str], readers: Mapping[str, int], env: Mapping[str, str] | None, *, fed: bool = False
 ) -> asyncio.subprocess.Process:
     arguments = [f"/dev/fd/{readers[one]}" if one in readers else one for one in argv]
@@ -168,7 +168,7 @@ async def _collect(stream: asyncio.StreamReader, part: bytearray, limit: int) ->
         part += chunk[: max(0, limit - len(part))]
 
 
-async def _killed(process: asyncio.subprocess.Process) -> None:
+async def _kill_process(process: asyncio.subprocess.Process) -> None:
     """Nothing of its process group is left, where it had not ended by itself."""
     if process.returncode is not None:
         return

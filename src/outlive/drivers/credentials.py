@@ -13,11 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from outlive.base.errors import BadInput, NotFound
-from outlive.base.files import read_private, rename_whole
+from outlive.base import BadInput, NotFound, read_private, rename_whole
 from outlive.drivers.files import read_input, write_private
 from outlive.drivers.libvirt.threads import DiskThread
-from outlive.store.tls import AUTHORITY_BYTES, certificates, fingerprint_of, pem_of, pinned_certificates
+from outlive.store import AUTHORITY_BYTES, parse_certificates, pem_of, pinned_certificates
 
 NEXT: Final = ".next"
 FORMER: Final = ".former"
@@ -35,33 +34,33 @@ def read_host_token(path: Path) -> str:
     return token
 
 
-def other_host_token(path: Path) -> str:
+def read_other_token(path: Path) -> str:
     """What a server may know that does not know the token: the next one, else the former one; empty where there is
     none."""
     for end in (NEXT, FORMER):
         try:
-            return read_host_token(_beside(path, end))
+            return read_host_token(_sibling_path(path, end))
         except (NotFound, BadInput):
             continue
     return ""
 
 
-def known_authorities(file: Path, pinned: str) -> tuple[bytes, ...]:
+def read_authorities(file: Path, pinned: str) -> tuple[bytes, ...]:
     """The authorities (DER) that a host believes: what followed the pinned one, or itself. ``BadInput``, ``Forbidden``
     where the file does not have the pinned fingerprint."""
     try:
-        text = read_input(_beside(file, KNOWN), limit=AUTHORITY_BYTES).decode("ascii", "replace")
+        text = read_input(_sibling_path(file, KNOWN), limit=AUTHORITY_BYTES).decode("ascii", "replace")
     except NotFound:
         text = ""
     head, _, rest = text.partition("\n")
     if head == f"{_HEAD}{pinned}":
-        return certificates(rest)
+        return parse_certificates(rest)
     return pinned_certificates(read_input(file, limit=AUTHORITY_BYTES).decode("ascii", "replace"), pinned)
 
 
 def forget_former(token: Path, authority: Path) -> None:
     """Remove what an earlier join has left beside the two files."""
-    for path in (_beside(token, NEXT), _beside(token, FORMER), _beside(authority, KNOWN)):
+    for path in (_sibling_path(token, NEXT), _sibling_path(token, FORMER), _sibling_path(authority, KNOWN)):
         path.unlink(missing_ok=True)
 
 
@@ -77,18 +76,18 @@ class CredentialFiles:
         self._pinned = pinned
         self._disk = DiskThread(token)
 
-    async def pending(self) -> str:
+    async def read_pending(self) -> str:
         """The next secret, if one was made; empty otherwise."""
-        return await self._disk.call(self._pending)
+        return await self._disk.call(self._read_pending)
 
     async def prepare(self, make: Callable[[], str]) -> str:
         """The next secret: that which was made before, or another one, which is kept before it is returned."""
 
         def work() -> str:
-            if found := self._pending():
+            if found := self._read_pending():
                 return found
             secret = make()
-            write_private(_beside(self._token, NEXT), secret.encode() + b"\n")
+            write_private(_sibling_path(self._token, NEXT), secret.encode() + b"\n")
             return secret
 
         return await self._disk.call(work)
@@ -98,39 +97,34 @@ class CredentialFiles:
 
         def work() -> str:
             former = read_host_token(self._token)
-            write_private(_beside(self._token, FORMER), former.encode() + b"\n")
-            rename_whole(_beside(self._token, NEXT), self._token)
+            write_private(_sibling_path(self._token, FORMER), former.encode() + b"\n")
+            rename_whole(_sibling_path(self._token, NEXT), self._token)
             return former
 
         return await self._disk.call(work)
 
     async def forget(self) -> None:
         """Drop the next secret, which the server does not take."""
-        await self._disk.call(lambda: _beside(self._token, NEXT).unlink(missing_ok=True))
+        await self._disk.call(lambda: _sibling_path(self._token, NEXT).unlink(missing_ok=True))
 
-    async def authorities(self) -> tuple[bytes, ...]:
+    async def read_authorities(self) -> tuple[bytes, ...]:
         """What is believed (DER); nothing where no authority is pinned."""
         file = self._authority
-        return await self._disk.call(lambda: known_authorities(file, self._pinned)) if file is not None else ()
+        return await self._disk.call(lambda: read_authorities(file, self._pinned)) if file is not None else ()
 
     async def believe(self, found: tuple[bytes, ...]) -> None:
         """Keep these authorities instead."""
         assert self._authority is not None
-        target = _beside(self._authority, KNOWN)
+        target = _sibling_path(self._authority, KNOWN)
         text = f"{_HEAD}{self._pinned}\n" + "".join(pem_of(one) for one in found)
         await self._disk.call(lambda: write_private(target, text.encode()))
 
-    def _pending(self) -> str:
+    def _read_pending(self) -> str:
         try:
-            return read_host_token(_beside(self._token, NEXT))
+            return read_host_token(_sibling_path(self._token, NEXT))
         except (NotFound, BadInput):
             return ""
 
 
-def fingerprints(found: tuple[bytes, ...]) -> tuple[str, ...]:
-    """Of authorities, for people and for the server."""
-    return tuple(fingerprint_of(one) for one in found)
-
-
-def _beside(path: Path, end: str) -> Path:
+def _sibling_path(path: Path, end: str) -> Path:
     return path.with_name(path.name + end)

@@ -20,25 +20,26 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput, Usage
-from outlive.base.quantity import parse_bytes, parse_milli
+from outlive.base import BadInput, Usage, parse_bytes, parse_milli
 from outlive.drivers.csv_numbers import AmbiguousNumber, NumberForm
 from outlive.drivers.files import open_input
-from outlive.failover.protection import LEVEL_NAME, PRIORITY_LIMIT
-from outlive.inventory.network_ports import IMPORT_PORTS_LIMIT, PortRecord
-from outlive.inventory.records import (
+from outlive.failover import LEVEL_NAME, PRIORITY_LIMIT
+from outlive.inventory import (
     GROUP_POLICIES,
     IMPORT_HOSTS_LIMIT,
+    IMPORT_PORTS_LIMIT,
     IMPORT_VMS_LIMIT,
     HostRecord,
     Inventory,
+    PortRecord,
+    RowCondition,
     VmRecord,
+    check_columns,
+    selects,
+    unknown_column,
 )
-from outlive.inventory.selection import RowCondition, check_columns, selects, unknown_column
-from outlive.resources import Amounts
-from outlive.resources.networks import PORTS_LIMIT
-from outlive.resources.reasons import Reason
-from outlive.resources.reasons.inventory import ImportNotice
+from outlive.resources import PORTS_LIMIT, Amounts
+from outlive.resources.reasons import ImportNotice, Reason
 
 HOST_FIELDS: Final = ("name", "cpu", "memory", "zone", "traits", "cpu_arch", "hypervisor_type", "disabled")
 VM_FIELDS: Final = (
@@ -148,29 +149,31 @@ def read_hosts(
     inventory.has_hosts = True
     required = ("name", "cpu", "memory")
     table = _Table(path, columns, HOST_FIELDS, required, ("--host-map", "--host-where"), inventory, decimal)
-    inventory.notices.extend(table.unread(where))
-    for row in table.rows(where, progress, IMPORT_HOSTS_LIMIT, lambda one: inventory.leave_host_out(one.text("name"))):
-        capacity = row.amounts()
+    inventory.notices.extend(table.find_unread_columns(where))
+    for row in table.read_rows(
+        where, progress, IMPORT_HOSTS_LIMIT, lambda one: inventory.leave_host_out(one.get_text("name"))
+    ):
+        capacity = row.read_amounts()
         if capacity is None:
-            inventory.listed_hosts.add(row.text("name"))
+            inventory.listed_hosts.add(row.get_text("name"))
             continue
-        traits = row.optional("traits")
+        traits = row.get_optional("traits")
         inventory.hosts.append(
             HostRecord(
-                name=row.text("name"),
+                name=row.get_text("name"),
                 place=row.place,
                 capacity=capacity,
-                zone=row.optional("zone"),
-                domains={field.removeprefix(DOMAIN_PREFIX): row.text(field) for field in table.domains},
+                zone=row.get_optional("zone"),
+                domains={field.removeprefix(DOMAIN_PREFIX): row.get_text(field) for field in table.domains},
                 traits=tuple(traits.split()) if traits is not None else None,
-                cpu_arch=row.optional("cpu_arch"),
-                hypervisor_type=row.optional("hypervisor_type"),
-                disabled=_why_disabled(row.optional("disabled")),
+                cpu_arch=row.get_optional("cpu_arch"),
+                hypervisor_type=row.get_optional("hypervisor_type"),
+                disabled=_disabled_reason(row.get_optional("disabled")),
             )
         )
 
 
-def _why_disabled(word: str | None) -> str | None:
+def _disabled_reason(word: str | None) -> str | None:
     """Empty where the word says no, and ``None`` where there is none."""
     if word is None:
         return None
@@ -189,32 +192,32 @@ def read_vms(
     """Add the VMs of a file that meet all conditions to the inventory, with its problems. ``decimal``: as for hosts."""
     inventory.has_vms = True
     table = _Table(path, columns, VM_FIELDS, ("id",), ("--vm-map", "--where"), inventory, decimal)
-    inventory.notices.extend(table.unread(where))
+    inventory.notices.extend(table.find_unread_columns(where))
     if "flavor" not in table.columns and not {"cpu", "memory"} <= table.columns.keys():
-        table.missing("cpu and memory" if "cpu" not in table.columns else "memory")
-    for row in table.rows(where, progress, IMPORT_VMS_LIMIT, lambda one: inventory.leave_vm_out()):
-        flavor = row.text("flavor")
-        sizes = None if flavor and not row.text("cpu") and not row.text("memory") else row.amounts()
-        if sizes is None and (not flavor or row.text("cpu") or row.text("memory")):
-            inventory.listed_vms.add(row.text("id"))
+        table.refuse_missing("cpu and memory" if "cpu" not in table.columns else "memory")
+    for row in table.read_rows(where, progress, IMPORT_VMS_LIMIT, lambda one: inventory.leave_vm_out()):
+        flavor = row.get_text("flavor")
+        sizes = None if flavor and not row.get_text("cpu") and not row.get_text("memory") else row.read_amounts()
+        if sizes is None and (not flavor or row.get_text("cpu") or row.get_text("memory")):
+            inventory.listed_vms.add(row.get_text("id"))
             continue
         inventory.vms.append(
             VmRecord(
-                id=row.text("id"),
+                id=row.get_text("id"),
                 place=row.place,
-                name=row.text("name"),
-                project=row.optional("project"),
+                name=row.get_text("name"),
+                project=row.get_optional("project"),
                 flavor=flavor,
                 resources=sizes,
-                zone=row.optional("zone"),
-                host=row.optional("host"),
-                phase=row.optional("status"),
-                disk_gib=row.whole("disk"),
-                os_type=row.optional("os_type"),
-                server_group=row.optional("server_group"),
-                server_group_policy=row.one_of("server_group_policy", GROUP_POLICIES),
-                protection=row.matching("protection", LEVEL_NAME, "letters, digits, '.', '_' and '-'"),
-                restart_priority=row.integer("restart_priority", PRIORITY_LIMIT),
+                zone=row.get_optional("zone"),
+                host=row.get_optional("host"),
+                phase=row.get_optional("status"),
+                disk_gib=row.get_quantity("disk"),
+                os_type=row.get_optional("os_type"),
+                server_group=row.get_optional("server_group"),
+                server_group_policy=row.get_choice("server_group_policy", GROUP_POLICIES),
+                protection=row.get_matching("protection", LEVEL_NAME, "letters, digits, '.', '_' and '-'"),
+                restart_priority=row.get_integer("restart_priority", PRIORITY_LIMIT),
             )
         )
 
@@ -222,17 +225,17 @@ def read_vms(
 def read_ports(path: Path, inventory: Inventory, progress: Progress = lambda a, b: None) -> list[PortRecord]:
     """The ports that a file lists, several addresses of one between blanks; problems go to the inventory."""
     table = _Table(path, None, PORT_FIELDS, ("vm", "network", "mac"), ("", ""), inventory, "")
-    inventory.notices.extend(table.unread())
+    inventory.notices.extend(table.find_unread_columns())
     return [
         PortRecord(
             place=row.place,
-            vm=row.text("vm"),
-            network=row.text("network"),
-            mac=row.text("mac"),
-            addresses=tuple(row.text("addresses").replace(",", " ").replace(";", " ").split()),
-            interface=row.integer("interface", PORTS_LIMIT),
+            vm=row.get_text("vm"),
+            network=row.get_text("network"),
+            mac=row.get_text("mac"),
+            addresses=tuple(row.get_text("addresses").replace(",", " ").replace(";", " ").split()),
+            interface=row.get_integer("interface", PORTS_LIMIT),
         )
-        for row in table.rows((), progress, IMPORT_PORTS_LIMIT, lambda one: None)
+        for row in table.read_rows((), progress, IMPORT_PORTS_LIMIT, lambda one: None)
     ]
 
 
@@ -244,74 +247,74 @@ class _Row:
         self._cells = cells
         self.place = f"{table.path}:{line}"
 
-    def text(self, field: str) -> str:
+    def get_text(self, field: str) -> str:
         """The cell without surrounding blanks; empty where the file has no such column."""
         index = self._table.index.get(field)
         return self._cells[index].strip() if index is not None else ""
 
-    def optional(self, field: str) -> str | None:
+    def get_optional(self, field: str) -> str | None:
         """The cell, or ``None`` where the file has no such column."""
-        return self.text(field) if field in self._table.index else None
+        return self.get_text(field) if field in self._table.index else None
 
-    def whole(self, field: str) -> int | None:
+    def get_quantity(self, field: str) -> int | None:
         """A whole number, or ``None`` where there is none."""
-        text = self.text(field)
+        text = self.get_text(field)
         if not text:
             return None
         try:
-            return parse_bytes(self._table.number(self, field, text))
+            return parse_bytes(self._table.read_number(self, field, text))
         except AmbiguousNumber:
             raise
         except BadInput as error:
-            self._problem(field, error)
+            self._note_problem(field, error)
             return None
 
-    def one_of(self, field: str, words: Sequence[str]) -> str | None:
+    def get_choice(self, field: str, words: Sequence[str]) -> str | None:
         """One of these words, or ``None`` where the file has no such column or after noting that it is none."""
-        text = self.optional(field)
+        text = self.get_optional(field)
         if text is None or text in words:
             return text
         error = BadInput(f"{text[:60]!r} is not known", remedy=f"one of {', '.join(word for word in words if word)}")
-        self._problem(field, error)
+        self._note_problem(field, error)
         return None
 
-    def matching(self, field: str, form: re.Pattern[str], wanted: str) -> str | None:
+    def get_matching(self, field: str, form: re.Pattern[str], wanted: str) -> str | None:
         """A word of that form or an empty one, or ``None`` likewise."""
-        text = self.optional(field)
+        text = self.get_optional(field)
         if not text or form.match(text):
             return text
-        self._problem(field, BadInput(f"{text[:60]!r} is no name", remedy=f"write {wanted}"))
+        self._note_problem(field, BadInput(f"{text[:60]!r} is no name", remedy=f"write {wanted}"))
         return None
 
-    def integer(self, field: str, most: int) -> int | None:
+    def get_integer(self, field: str, most: int) -> int | None:
         """A whole number without a unit, at most so far from 0; ``None`` where there is none or after noting why."""
-        text = self.text(field)
+        text = self.get_text(field)
         if not text or (_INTEGER.match(text) and abs(int(text)) <= most):
             return int(text) if text else None
-        self._problem(field, BadInput(f"{text[:60]!r} is not a whole number", remedy=f"write {-most} to {most}"))
+        self._note_problem(field, BadInput(f"{text[:60]!r} is not a whole number", remedy=f"write {-most} to {most}"))
         return None
 
-    def amounts(self) -> Amounts | None:
+    def read_amounts(self) -> Amounts | None:
         """All resources of the row, or ``None`` after noting what is wrong with one of them."""
         found: dict[str, int] = {}
         failed = False
         for field in self._table.resources:
-            text = self.text(field)
+            text = self.get_text(field)
             if not text and field not in ("cpu", "memory"):
                 continue
             try:
                 if not text:
                     raise BadInput("is empty", remedy="give a number")
                 parse = parse_milli if field == "cpu" else parse_bytes
-                found[field.removeprefix(RESOURCE_PREFIX)] = parse(self._table.number(self, field, text))
+                found[field.removeprefix(RESOURCE_PREFIX)] = parse(self._table.read_number(self, field, text))
             except AmbiguousNumber:
                 raise
             except BadInput as error:
-                self._problem(field, error)
+                self._note_problem(field, error)
                 failed = True
         return None if failed else Amounts(found)
 
-    def _problem(self, field: str, error: BadInput) -> None:
+    def _note_problem(self, field: str, error: BadInput) -> None:
         column = self._table.columns[field].name
         self._table.problems.add(self.place, f"column {column!r}: {error.message}", error.remedy)
 
@@ -350,7 +353,7 @@ class _Table:
                 raise unknown_column(column.name, self._header, f"{self.path}:1", option)
         for field in required:
             if field not in self.columns:
-                self.missing(field)
+                self.refuse_missing(field)
         self.index = {field: self._header.index(column.name) for field, column in self.columns.items()}
         self.domains = [field for field in self.columns if field.startswith(DOMAIN_PREFIX)]
         others = [field for field in self.columns if field not in fields and field not in self.domains]
@@ -363,25 +366,26 @@ class _Table:
         form = NumberForm(self._decimal)
         numeric = [self.index[field] for field in (*self.resources, "disk") if field in self.index]
         if not self._decimal:
-            for cells, _ in self._cells(lambda done, size: None):
+            for cells, _ in self._read_cells(lambda done, size: None):
                 for index in numeric:
                     if index < len(cells):
-                        form.see(cells[index])
+                        form.take_sample(cells[index])
         return form
 
-    def number(self, row: _Row, field: str, text: str) -> str:
+    def read_number(self, row: _Row, field: str, text: str) -> str:
         """The number of a cell with the unit of its column, as ``quantity`` reads it."""
         column = self.columns[field]
-        return self._form.plain(text, f"{row.place}: column {column.name!r}") + column.unit
+        return self._form.normalise(text, f"{row.place}: column {column.name!r}") + column.unit
 
-    def missing(self, field: str) -> None:
+    def refuse_missing(self, field: str) -> None:
         """Refuse a file without a column for a field that is needed."""
         column = next((name for name in self._header if nearest_field(name, self._fields) == field), "COLUMN")
         say = f"say which: {self._option} {field.split()[0]}={column}" if self._option else f"name one {field}"
-        remedy = f"{say}; the file has {self._shown()}"
+        header = ", ".join(self._header[:12]) + (", …" if len(self._header) > 12 else "")
+        remedy = f"{say}; the file has {header}"
         raise BadInput(f"no column for {field}", place=f"{self.path}:1", remedy=remedy)
 
-    def unread(self, where: Sequence[RowCondition] = ()) -> Iterator[Reason]:
+    def find_unread_columns(self, where: Sequence[RowCondition] = ()) -> Iterator[Reason]:
         """The columns that nothing is read from: with the nearest field that there is, or all that no map names."""
         used = {column.name for column in self.columns.values()} | {term.column for term in where}
         left = [name for name in self._header if name and name not in used]
@@ -396,13 +400,13 @@ class _Table:
             fields = {"file": str(self.path), "column": name, "near": near}
             yield Reason(ImportNotice.COLUMN_UNKNOWN, fields)
 
-    def rows(
+    def read_rows(
         self, where: Sequence[RowCondition], progress: Progress, limit: int, leave_out: Callable[[_Row], None]
     ) -> Iterator[_Row]:
         """The rows that meet all conditions; all others are handed to ``leave_out``."""
         check_columns(where, self._header, f"{self.path}:1", self._where)
         at = {term.column: self._header.index(term.column) for term in where}
-        for count, (cells, line) in enumerate(self._cells(progress)):
+        for count, (cells, line) in enumerate(self._read_cells(progress)):
             if count > limit:
                 remedy = "split the file, and import each part with --partial"
                 raise BadInput(f"more than {limit} rows", place=f"{self.path}:{line}", remedy=remedy)
@@ -412,7 +416,7 @@ class _Table:
                 message = f"{len(cells)} cells, but the header has {len(self._header)}"
                 self.problems.add(f"{self.path}:{line}", message, f"quote cells that hold a {self._separator!r}")
                 self._inventory.nameless = True
-            elif not where or selects(where, partial(_cell, cells, at)):
+            elif not where or selects(where, partial(_get_cell, cells, at)):
                 yield _Row(self, cells, line)
             else:
                 leave_out(_Row(self, cells, line))
@@ -427,10 +431,12 @@ class _Table:
                     first = ""
                 lines = itertools.chain([first] if first else [], text)
                 if not self._skipped_lines:
-                    self._separator = _separator(first)
+                    # what makes most cells of the header, a comma if several do
+                    counts = {one: len(next(csv.reader([first], delimiter=one), [])) for one in DELIMITERS}
+                    self._separator = max(DELIMITERS, key=counts.__getitem__)
                 header = [cell.strip() for cell in next(csv.reader(lines, strict=True, delimiter=self._separator), [])]
             except (csv.Error, UnicodeDecodeError) as error:
-                raise self._broken(error, 1) from None
+                raise self._csv_error(error, 1) from None
         if not any(header):
             raise BadInput("is empty", place=f"{self.path}:1", remedy="the first line names the columns")
         if len(header) > COLUMNS_LIMIT:
@@ -440,7 +446,7 @@ class _Table:
             raise BadInput(f"column {twice!r} is there twice", place=f"{self.path}:1", remedy="rename one of them")
         return header
 
-    def _cells(self, progress: Progress) -> Iterator[tuple[list[str], int]]:
+    def _read_cells(self, progress: Progress) -> Iterator[tuple[list[str], int]]:
         with open_input(self.path) as (stream, size):
             text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
             for _ in range(self._skipped_lines):
@@ -458,10 +464,10 @@ class _Table:
                     if count % PROGRESS_ROWS == 0:
                         progress(stream.tell(), size)
             except (csv.Error, UnicodeDecodeError) as error:
-                raise self._broken(error, line) from None
+                raise self._csv_error(error, line) from None
             progress(size, size)
 
-    def _broken(self, error: Exception, line: int) -> BadInput:
+    def _csv_error(self, error: Exception, line: int) -> BadInput:
         if isinstance(error, UnicodeDecodeError):
             return BadInput("not UTF-8 text", place=f"{self.path}:{line}", remedy="save the file as UTF-8")
         remedy = (
@@ -469,15 +475,6 @@ class _Table:
         )
         return BadInput(f"not CSV: {error}", place=f"{self.path}:{line}", remedy=remedy)
 
-    def _shown(self) -> str:
-        shown = ", ".join(self._header[:12])
-        return f"{shown}, …" if len(self._header) > 12 else shown
 
-
-def _separator(header: str) -> str:
-    """What stands between the cells of a header: that which makes most cells of it, a comma where several do."""
-    return max(DELIMITERS, key=lambda one: len(next(csv.reader([header], delimiter=one), [])))
-
-
-def _cell(cells: Sequence[str], at: Mapping[str, int], column: str) -> str:
+def _get_cell(cells: Sequence[str], at: Mapping[str, int], column: str) -> str:
     return cells[at[column]]

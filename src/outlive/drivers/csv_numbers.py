@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 
 SIGNS: Final = (".", ",")
 _PLAIN: Final = re.compile(r"[+-]?[0-9]*(?:[.,][0-9]*)*")
@@ -30,15 +30,15 @@ class NumberForm:
         self._seen: dict[str, str] = {}
         """Sign before a fraction → a number that shows it."""
 
-    def see(self, text: str) -> None:
+    def take_sample(self, text: str) -> None:
         """Take a number into account."""
         if "." in text or "," in text:
-            number = _digits(text)
-            sign = _shown_sign(number)
+            number = _leading_number(text)
+            sign = _find_sign(number)
             if sign:
                 self._seen.setdefault(sign, number)
 
-    def plain(self, text: str, place: str) -> str:
+    def normalise(self, text: str, place: str) -> str:
         """The number without signs between thousands and with a point before its fraction, and its unit as it is.
 
         ``BadInput`` where it may be two numbers, and for a unit that may be two units.
@@ -49,14 +49,14 @@ class NumberForm:
             raise BadInput(
                 f"unit of {text[:60]!r} is not known", remedy=f"write {number}{letter}i, or {number}{letter}"
             )
-        number = _digits(text)
+        number = _leading_number(text)
         if "." not in number and "," not in number:
             return text
-        sign = self._given or self._sign(number, place)
+        sign = self._given or self._choose_sign(number, place)
         other = SIGNS[1 - SIGNS.index(sign)]
         return number.replace(other, "").replace(sign, ".") + text[len(number) :]
 
-    def _sign(self, number: str, place: str) -> str:
+    def _choose_sign(self, number: str, place: str) -> str:
         if len(self._seen) > 1:
             first, second = self._seen.values()
             message = f"{first} and {second} do not have the same sign before their fractions"
@@ -70,13 +70,13 @@ class NumberForm:
         raise AmbiguousNumber(message, place=place, remedy=f"{remedy}, else --decimal {sign}")
 
 
-def _digits(text: str) -> str:
+def _leading_number(text: str) -> str:
     """The number at the beginning of a text, without its unit."""
     found = _PLAIN.match(_BLANKS.sub("", text.strip()))
     return found[0] if found else ""
 
 
-def _shown_sign(number: str) -> str:
+def _find_sign(number: str) -> str:
     """The sign before the fraction, where this number alone shows it; empty where it may be two numbers."""
     used = [sign for sign in SIGNS if sign in number]
     if len(used) == 2:

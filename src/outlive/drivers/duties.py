@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from outlive.base.errors import Unavailable
+from outlive.base import Unavailable
 from outlive.drivers.commands import run
 
 LIMIT_S: Final = 8.0

@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from outlive.base import limits
-from outlive.base.errors import BadInput, Forbidden, LimitExceeded, NotFound, Unavailable
-from outlive.base.files import write_whole
+from outlive.base import BadInput, Forbidden, LimitExceeded, NotFound, Unavailable, limits, write_whole
 
 STDIN = Path("-")
 _REMEDY = "name a file in a directory that you may write to"
@@ -29,7 +27,7 @@ def open_input(path: Path, *, limit: int = limits.IMPORT_FILE_BYTES) -> Iterator
                 raise BadInput("is a directory", place=str(path), remedy="name a file")
             size = path.stat().st_size
             if size > limit:
-                raise too_large(path, limit)
+                raise size_error(path, limit)
             yield stream, size
     except FileNotFoundError:
         raise NotFound("no such file", place=str(path), remedy="check the path") from None
@@ -49,11 +47,11 @@ def read_input(path: Path, *, limit: int = limits.IMPORT_FILE_BYTES) -> bytes:
         with open_input(path, limit=limit) as (stream, _):
             raw = stream.read(limit + 1)
     if len(raw) > limit:
-        raise too_large(path, limit)
+        raise size_error(path, limit)
     return raw
 
 
-def too_large(path: Path, limit: int) -> LimitExceeded:
+def size_error(path: Path, limit: int) -> LimitExceeded:
     """What a file over the limit raises."""
     shown = f"{limit // 2**20} MiB" if limit >= 2**20 else f"{limit} bytes"
     return LimitExceeded(f"is larger than {shown}", place=str(path), remedy="split the file")
@@ -65,7 +63,7 @@ def check_output(path: Path | None) -> None:
         return
     if "\0" in str(path):
         raise BadInput("is no path", place=str(path), remedy=_REMEDY)
-    with writing(path):
+    with translate_write_errors(path):
         folder, is_folder = path.parent, path.is_dir()
         found = folder.is_dir()
     if is_folder:
@@ -90,26 +88,26 @@ def open_output(path: Path) -> Iterator[BinaryIO]:
     """
     check_output(path)
     if path.exists() and not path.is_file():
-        with writing(path), path.open("wb") as stream:
+        with translate_write_errors(path), path.open("wb") as stream:
             yield stream
         return
     target = path.resolve() if path.is_symlink() else path
     if target is not path:
         check_output(target)
-    with writing(path):
+    with translate_write_errors(path):
         handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=target.parent)
     temporary = Path(name)
     try:
-        with writing(path):
+        with translate_write_errors(path):
             with os.fdopen(handle, "wb") as stream:
                 yield stream
-            temporary.chmod(_mode(target))
+            temporary.chmod(_file_mode(target))
             temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _mode(target: Path) -> int:
+def _file_mode(target: Path) -> int:
     """That of the file which is replaced, else what new files have."""
     if target.exists():
         return stat.S_IMODE(target.stat().st_mode)
@@ -119,7 +117,7 @@ def _mode(target: Path) -> int:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def translate_write_errors(path: Path) -> Iterator[None]:
     """What the system refuses becomes an error with the path: exit code 6 for a full disk, else 3."""
     try:
         yield
@@ -131,5 +129,5 @@ def writing(path: Path) -> Iterator[None]:
 
 def write_private(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, that only its owner may read (``write_whole``)."""
-    with writing(path):
+    with translate_write_errors(path):
         write_whole(path, content)

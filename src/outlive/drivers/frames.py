@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from outlive.base.errors import Unavailable
+from outlive.base import Unavailable
 
 _FULL: Final = (errno.EAGAIN, errno.ENOBUFS)
 

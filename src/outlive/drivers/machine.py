@@ -17,10 +17,9 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput, Unavailable
-from outlive.base.processes import BOOT_ID
-from outlive.node.fencing.identity import is_unset, system_key
-from outlive.node.membership.steps import Remembered
+from outlive.base import BOOT_ID, BadInput, Unavailable
+from outlive.node.fencing import is_unset, system_key
+from outlive.node.membership import RememberedMembership
 from outlive.resources import Amounts, Capabilities
 
 MACHINE_ID: Final = "/etc/machine-id"
@@ -46,29 +45,29 @@ _PRETTY = re.compile(r'^PRETTY_NAME="?([^"\n]*)', re.MULTILINE)
 _HEX = re.compile(r"[0-9a-f]{32}\Z")
 
 
-class HostSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class HostSection(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Section ``host`` of a host's configuration: which host this is, and what it has for VMs."""
 
     name: str = ""
     """Name of its ``Hypervisor``; empty: the machine's short host name."""
     mode: str = "hypervisor"
-    """With what it registers itself the first time: ``hypervisor``, or ``coordinator`` for a host that also fences."""
+    """Mode at its first registration: ``hypervisor``, or ``coordinator`` for a host that also fences."""
     labels: dict[str, str] = {}
-    """Labels with which it registers itself the first time, such as ``topology.kubernetes.io/zone``."""
+    """Labels at its first registration, such as ``topology.kubernetes.io/zone``."""
     addresses: dict[str, str] = {}
     """Its addresses by network: ``cluster`` (live migration), ``storage`` (the clients of its disks)."""
     capacity: dict[str, str] = {}
-    """What it has for VMs, such as ``{cpu: "16", memory: 64Gi}``; what is not said is measured."""
+    """Capacity for VMs, such as ``{cpu: "16", memory: 64Gi}``; else measured."""
     reserved: dict[str, str] = {}
-    """What of the measured amounts is not for VMs."""
+    """Measured amounts that are not for VMs."""
     state_dir: str = STATE_DIR
-    """Where the daemon remembers its membership; on a disk of this machine that keeps what was synced."""
+    """Folder of the daemon's membership, on a durable disk of this machine."""
     machine_id_file: str = MACHINE_ID
     """Identity of the installation."""
     board_id_file: str = BOARD_ID
-    """Identity of the board, which its power controller says as well; where it is not there, the board has none."""
+    """Identity of the board, which its BMC reports too."""
     boot_id_file: str = BOOT_ID
-    """A file whose content is new at every boot, for a host that shares its kernel with others, as a container does."""
+    """File whose content is new at every boot, for containers."""
 
     def __post_init__(self) -> None:
         if self.mode not in ("hypervisor", "coordinator"):
@@ -80,27 +79,33 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
                 raise ValueError(f"{name}: {error.message} ({error.remedy})") from None
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+class _RememberedFile(msgspec.Struct, frozen=True, kw_only=True):
     """The file: of which host, and what was remembered."""
 
     host: str
-    remembered: Remembered
+    remembered: RememberedMembership
 
 
 class LinuxMachine:
     """See the module. ``host``: the name by which this machine is a member."""
 
-    def __init__(self, settings: HostSettings, host: str) -> None:
+    def __init__(self, settings: HostSection, host: str) -> None:
         self._settings = settings
         self._host = host
         self._state = Path(settings.state_dir)
         self._lock_fd = -1
         self._machine_id = _machine_id(settings.machine_id_file, settings.board_id_file)
-        self._boot_id = _one_word(settings.boot_id_file)
-        self._capacity = _capacity(settings)
+        self._boot_id = _read_word(settings.boot_id_file)
+        found = _TOTAL.search(_read_file(MEMORY))
+        measured = {"cpu": 1000 * (os.cpu_count() or 1), "memory": 1024 * int(found.group(1)) if found else 0}
+        reserved = Amounts.parse(settings.reserved)
+        left = {name: max(0, amount - reserved.get(name, 0)) for name, amount in measured.items()}
+        self._capacity = Amounts({**left, **Amounts.parse(settings.capacity)})
         self._writing = asyncio.Lock()
         self._times = 0, 0
-        """How long all processors together were busy, and how long they were there, at the last call of ``used``."""
+        """How long all processors together were busy, and how long they were there, at the last call of
+        ``read_usage``.
+        """
 
     def prepare(self) -> None:
         """Make the state directory; ``BadInput`` where this machine was a member by another name."""
@@ -130,21 +135,21 @@ class LinuxMachine:
         """As it was when this process began: a process never sees two boots."""
         return self._boot_id
 
-    async def remembered(self) -> Remembered | None:
+    async def read_remembered(self) -> RememberedMembership | None:
         """From the file; ``Unavailable`` where it is not what was written."""
         kept = await asyncio.to_thread(self._read)
         return None if kept is None else kept.remembered
 
-    async def remember(self, remembered: Remembered) -> None:
+    async def remember(self, remembered: RememberedMembership) -> None:
         """To the file, synced."""
         async with self._writing:
-            await asyncio.to_thread(self._write, _Kept(host=self._host, remembered=remembered))
+            await asyncio.to_thread(self._write, _RememberedFile(host=self._host, remembered=remembered))
 
     def lock(self) -> bool:
         """A lock of the file, which the kernel lets go with the process."""
         if self._lock_fd >= 0:
             return True
-        inherited = self._inherited()
+        inherited = self._inherited_lock()
         if inherited >= 0:
             self._lock_fd = inherited
             return True
@@ -157,40 +162,42 @@ class LinuxMachine:
         self._lock_fd = handle
         return True
 
-    def hand_on_lock(self) -> dict[str, str]:
+    def pass_lock(self) -> dict[str, str]:
         """Variables by which the program that takes this one's place in the same process goes on with the lock."""
         if self._lock_fd < 0:
             return {}
         os.set_inheritable(self._lock_fd, True)
         return {LOCK_VARIABLE: str(self._lock_fd)}
 
-    def capacity(self) -> Amounts:
+    def read_capacity(self) -> Amounts:
         """As the settings say, else as measured, less what is reserved."""
         return self._capacity
 
-    def capabilities(self) -> Capabilities:
+    def read_capabilities(self) -> Capabilities:
         """As kernel and distribution say."""
         system = os.uname()
         try:
-            named = _PRETTY.search(_content(RELEASE))
+            named = _PRETTY.search(_read_file(RELEASE))
         except OSError:
             named = None
         name = system.sysname if named is None else named.group(1).strip()
         return Capabilities(cpu_arch=system.machine, cpus=os.cpu_count() or 0, kernel=system.release, os=name)
 
-    def load(self) -> float:
+    def read_load(self) -> float:
         """Over the last minute."""
         return os.getloadavg()[0]
 
-    def used(self) -> Amounts | None:
+    def read_usage(self) -> Amounts | None:
         """From the kernel's own counts."""
         try:
-            memory, now = _content(MEMORY), _processor_times(_content(PROCESSORS))
+            memory, stat = _read_file(MEMORY), _read_file(PROCESSORS)
+            ticks = [int(word) for word in stat.partition("\n")[0].split()[1:9]]
         except (OSError, ValueError):
             return None
         total, free = _TOTAL.search(memory), _AVAILABLE.search(memory)
         if total is None or free is None:
             return None
+        now = sum(ticks) - sum(ticks[3:5]), sum(ticks)  # idling, and waiting for disks, is not busy
         busy, passed = now[0] - self._times[0], now[1] - self._times[1]
         self._times = now
         share = busy / passed if passed > 0 else 0.0
@@ -202,7 +209,7 @@ class LinuxMachine:
     def disk_stall(self) -> float | None:
         """From the kernel's pressure figures, where it keeps them."""
         try:
-            found = _FULL.search(_content(PRESSURE))
+            found = _FULL.search(_read_file(PRESSURE))
         except OSError:
             return None
         return None if found is None else min(1.0, float(found.group(1)) / 100)
@@ -211,13 +218,13 @@ class LinuxMachine:
     def _file(self) -> Path:
         return self._state / MEMBERSHIP_FILE
 
-    def _read(self) -> _Kept | None:
+    def _read(self) -> _RememberedFile | None:
         try:
             raw = self._file.read_bytes()
         except FileNotFoundError:
             return None
         try:
-            return msgspec.json.decode(raw, type=_Kept)
+            return msgspec.json.decode(raw, type=_RememberedFile)
         except msgspec.MsgspecError as error:
             raise Unavailable(
                 f"is not what the daemon wrote: {error}",
@@ -225,11 +232,13 @@ class LinuxMachine:
                 remedy="put it back from a backup; if there is none, have the host fenced, boot it and remove the file",
             ) from None
 
-    def _write(self, kept: _Kept) -> None:
+    def _write(self, kept: _RememberedFile) -> None:
         temporary = self._file.with_suffix(".new")
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            _write_whole(handle, msgspec.json.encode(kept) + b"\n")
+            content = msgspec.json.encode(kept) + b"\n"
+            while content:
+                content = content[os.write(handle, content) :]
             os.fsync(handle)
         except OSError:
             with contextlib.suppress(OSError):
@@ -244,7 +253,7 @@ class LinuxMachine:
         finally:
             os.close(folder)
 
-    def _inherited(self) -> int:
+    def _inherited_lock(self) -> int:
         """The lock's file as the program before this one in the same process has left it; -1: there is none."""
         text = os.environ.pop(LOCK_VARIABLE, "")
         if not text.isdecimal():
@@ -261,19 +270,14 @@ class LinuxMachine:
         return handle
 
 
-def _write_whole(handle: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(handle, content) :]
-
-
-def _content(path: str) -> str:
+def _read_file(path: str) -> str:
     with open(path, encoding="ascii", errors="replace") as file:  # noqa: PTH123 - files of the kernel
         return file.read(FILE_BYTES)
 
 
-def _one_word(path: str) -> str:
+def _read_word(path: str) -> str:
     try:
-        word = _content(path).strip()
+        word = _read_file(path).strip()
     except OSError as error:
         raise Unavailable(f"cannot be read: {error.strerror}", place=path, remedy="run the daemon as root") from None
     if not word or len(word.split()) != 1:
@@ -282,11 +286,11 @@ def _one_word(path: str) -> str:
 
 
 def _machine_id(path: str, board_path: str) -> str:
-    identity = _one_word(path).lower()
+    identity = _read_word(path).lower()
     if not _HEX.match(identity) or identity == "0" * 32:
         raise BadInput(f"{identity[:40]!r} is no machine id", place=path, remedy="run systemd-machine-id-setup")
     try:
-        board = system_key(_content(board_path))
+        board = system_key(_read_file(board_path))
     except FileNotFoundError:
         board = ""
     except OSError as error:  # with it at one time and without it at another, this would be two machines
@@ -294,17 +298,3 @@ def _machine_id(path: str, board_path: str) -> str:
             f"cannot be read: {error.strerror}", place=board_path, remedy="run the daemon as root"
         ) from None
     return f"{identity}.{board}" if _HEX.match(board) and not is_unset(board) else identity
-
-
-def _processor_times(stat: str) -> tuple[int, int]:
-    """Busy and all ticks since the boot; idling, and waiting for disks, is not busy."""
-    ticks = [int(word) for word in stat.partition("\n")[0].split()[1:9]]
-    return sum(ticks) - sum(ticks[3:5]), sum(ticks)
-
-
-def _capacity(settings: HostSettings) -> Amounts:
-    found = _TOTAL.search(_content(MEMORY))
-    measured = {"cpu": 1000 * (os.cpu_count() or 1), "memory": 1024 * int(found.group(1)) if found else 0}
-    reserved = Amounts.parse(settings.reserved)
-    left = {name: max(0, amount - reserved.get(name, 0)) for name, amount in measured.items()}
-    return Amounts({**left, **Amounts.parse(settings.capacity)})

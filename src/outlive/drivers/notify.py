@@ -2,7 +2,7 @@
 
 Secrets are read from their files for each message, so that a new one counts at once, and stand in no message and no
 error. Webhooks follow no redirection: a signed message goes to the address that the settings name, and nowhere else
-(docs/operating/notifications.md).
+(docs/how-to/notifications.md).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from outlive.base.errors import BadInput, OutliveError, Unavailable
-from outlive.base.files import read_private
+from outlive.base import BadInput, OutliveError, Unavailable, read_private
 from outlive.drivers.commands import run
-from outlive.runtime.notifications import (
+from outlive.runtime import (
     CommandSettings,
     HeartbeatSettings,
     MailSettings,
     NotificationMessage,
+    NotificationTarget,
+    NotifierPorts,
     NotifySettings,
     WebhookSettings,
 )
-from outlive.runtime.notifier import NotificationTarget, NotifierPorts
 
 SIGNATURE_HEADER: Final = "Outlive-Signature"
 """``sha256=`` and the HMAC-SHA256 of the body, in hexadecimal digits; ``sentAt`` in the body is signed with it."""
@@ -56,7 +56,8 @@ class WebhookTarget:
         body = msgspec.json.encode(message)
         headers = {"Content-Type": "application/json", ID_HEADER: message.id}
         if self._settings.secret_file:
-            headers[SIGNATURE_HEADER] = signature(_secret(self._settings.secret_file), body)
+            signature = hmac.new(_read_secret(self._settings.secret_file), body, hashlib.sha256).hexdigest()
+            headers[SIGNATURE_HEADER] = f"sha256={signature}"
         return await _post(self._settings.url, self._settings.ca_file, body, headers)
 
 
@@ -75,16 +76,13 @@ class HttpHeartbeat:
             raise Unavailable(f"did not answer within {SOCKET_S:g} s", remedy=_FAILED) from None
 
 
-def signature(key: bytes, body: bytes) -> str:
-    """As it stands in ``SIGNATURE_HEADER``."""
-    return f"sha256={hmac.new(key, body, hashlib.sha256).hexdigest()}"
-
-
 async def _post(url: str, ca_file: str, body: bytes, headers: dict[str, str]) -> str:
     try:
         async with (
             aiohttp.ClientSession(trust_env=True) as session,
-            session.post(url, data=body, headers=headers, ssl=_tls(ca_file), allow_redirects=False) as answer,
+            session.post(
+                url, data=body, headers=headers, ssl=_build_tls_context(ca_file), allow_redirects=False
+            ) as answer,
         ):
             text = " ".join((await answer.content.read(ANSWER_BYTES)).decode(errors="replace").split())
             said = f"{answer.status} {answer.reason or ''}".strip() + (f": {text}" if text else "")
@@ -92,10 +90,10 @@ async def _post(url: str, ca_file: str, body: bytes, headers: dict[str, str]) ->
                 raise Unavailable(f"answered {said}", remedy=_FAILED)
             return said
     except aiohttp.ClientError as error:
-        raise Unavailable(f"cannot be reached: {_reason(error)}", remedy=_FAILED) from None
+        raise Unavailable(f"cannot be reached: {_error_reason(error)}", remedy=_FAILED) from None
 
 
-def _reason(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     """What went wrong, without an address: those of webhooks may be secrets."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"its certificate is not believed: {error.certificate_error}"
@@ -104,14 +102,14 @@ def _reason(error: Exception) -> str:
     return type(error).__name__
 
 
-def _tls(ca_file: str) -> ssl.SSLContext:
+def _build_tls_context(ca_file: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file or None)
     except (OSError, ssl.SSLError) as error:
         raise BadInput(f"cannot be used: {error}", place=ca_file, remedy="name a PEM file of authorities") from None
 
 
-def _secret(file: str) -> bytes:
+def _read_secret(file: str) -> bytes:
     found = read_private(Path(file), limit=SECRET_BYTES).strip()
     if not found:
         raise BadInput("holds no secret", place=file, remedy="write it into it")
@@ -127,7 +125,7 @@ class MailTarget:
     async def send(self, message: NotificationMessage) -> str:
         """One mail; its ``Message-ID`` is the message's own."""
         settings = self._settings
-        password = _secret(settings.password_file).decode(errors="replace") if settings.password_file else ""
+        password = _read_secret(settings.password_file).decode(errors="replace") if settings.password_file else ""
         mail = EmailMessage()
         mail["Subject"], mail["From"], mail["To"] = message.title, settings.sender, ", ".join(settings.to)
         mail["Message-ID"] = f"<{message.id}@{settings.sender.rpartition('@')[2]}>"
@@ -139,7 +137,7 @@ class MailTarget:
     def _deliver(self, mail: EmailMessage, password: str) -> str:
         settings = self._settings
         host, _, port = settings.server.rpartition(":")
-        context = _tls(settings.ca_file)
+        context = _build_tls_context(settings.ca_file)
         connect: Callable[..., Any] = smtplib.SMTP_SSL if settings.tls == "tls" else smtplib.SMTP
         options = {"context": context} if settings.tls == "tls" else {}
         try:
@@ -185,7 +183,7 @@ def notifier_ports(settings: NotifySettings) -> NotifierPorts:
             if file:
                 _check_file(name, file)
         if ca_file := getattr(one, "ca_file", ""):
-            _tls(ca_file)
+            _build_tls_context(ca_file)
     targets: dict[str, NotificationTarget] = {
         **{name: WebhookTarget(one) for name, one in settings.webhooks.items()},
         **{name: MailTarget(one) for name, one in settings.mails.items()},
@@ -197,6 +195,6 @@ def notifier_ports(settings: NotifySettings) -> NotifierPorts:
 
 def _check_file(name: str, file: str) -> None:
     try:
-        _secret(file)
+        _read_secret(file)
     except OutliveError as error:
         raise BadInput(error.message, place=f"notify: {name}: {file}", remedy=error.remedy) from None

@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from outlive.base.errors import BadInput, NotFound
+from outlive.base import BadInput, NotFound
 from outlive.drivers.files import read_input
 from outlive.drivers.openstack.inventory import Item, Lists, Record, fill_inventory
-from outlive.inventory.records import Inventory
-from outlive.inventory.selection import Selection
-from outlive.resources.documents import parse_json
+from outlive.inventory import Inventory, Selection
+from outlive.resources import parse_json
 
 
 def read_openstack(folder: Path, selection: Selection = Selection()) -> Inventory:
@@ -28,12 +27,12 @@ def read_openstack(folder: Path, selection: Selection = Selection()) -> Inventor
     inventory = Inventory(what="openstack", has_hosts=True, has_vms=True)
     grouped = (folder / "server_groups.json").exists()
     lists = Lists(
-        hypervisors=list(_items(folder, "hypervisors", ("Hypervisor Hostname", "ID"), inventory, needed=True)),
-        aggregates=_items(folder, "aggregates", (), inventory),
-        services=_items(folder, "services", (), inventory),
-        flavors=_items(folder, "flavors", (), inventory),
-        server_groups=_items(folder, "server_groups", (), inventory) if grouped else None,
-        servers=_items(folder, "servers", ("ID",), inventory, needed=True),
+        hypervisors=list(_read_items(folder, "hypervisors", ("Hypervisor Hostname", "ID"), inventory, needed=True)),
+        aggregates=_read_items(folder, "aggregates", (), inventory),
+        services=_read_items(folder, "services", (), inventory),
+        flavors=_read_items(folder, "flavors", (), inventory),
+        server_groups=_read_items(folder, "server_groups", (), inventory) if grouped else None,
+        servers=_read_items(folder, "servers", ("ID",), inventory, needed=True),
     )
     fill_inventory(inventory, lists, selection=selection)
     if not inventory.flavors:
@@ -41,7 +40,7 @@ def read_openstack(folder: Path, selection: Selection = Selection()) -> Inventor
     return inventory
 
 
-def _items(
+def _read_items(
     folder: Path, what: str, shown_by: Sequence[str], inventory: Inventory, *, needed: bool = False
 ) -> Iterator[Item]:
     problems = inventory.problems
@@ -61,14 +60,14 @@ def _items(
             inventory.nameless = True
             continue
         try:
-            shown = _shown(folder / what, record, shown_by)
+            shown = _merge_details(folder / what, record, shown_by)
         except BadInput as error:
             problems.add(place, f"{error.place}: {error.message}", error.remedy)
             shown = {}
         yield Item(place, record, shown, problems)
 
 
-def _shown(folder: Path, record: Record, names: Sequence[str]) -> Record:
+def _merge_details(folder: Path, record: Record, names: Sequence[str]) -> Record:
     for name in names:
         value = record.get(name)
         path = folder / f"{value}.json"

@@ -12,11 +12,10 @@ from collections.abc import Hashable
 
 import aiohttp
 
-from outlive.base import limits
-from outlive.base.errors import Unavailable
-from outlive.failover.calls import Call, with_candidates
-from outlive.failover.planner.actions import Offer
-from outlive.placement.external import decode_answer, encode_request
+from outlive.base import Unavailable, limits
+from outlive.failover import Call, write_candidates
+from outlive.failover.planner import PlacementOffer
+from outlive.placement import decode_answer, encode_request
 
 CALL_LIMIT_S = 30.0
 """How long one call may take, connecting included."""
@@ -37,23 +36,23 @@ class SchedulerClient:
         self._limit_s = limit_s
         self._session: aiohttp.ClientSession | None = None
 
-    async def offer(self, call: Call) -> Offer:
+    async def offer(self, call: Call) -> PlacementOffer:
         """The scheduler's hosts, best first.
 
         ``BadInput`` for options that contradict each other and ``Refused`` for a call without candidates, both before
         anything is sent; ``Unavailable`` for everything that goes wrong afterwards.
         """
         call.request.options.check()
-        body = encode_request(with_candidates(call, ()).request)
+        body = encode_request(write_candidates(call, ()).request)
         try:
             status, answer = await self._post(body)
         except TimeoutError:
-            raise self._unavailable(f"no answer within {self._limit_s:g} s") from None
+            raise self._unavailable_error(f"no answer within {self._limit_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise self._unavailable(str(error) or type(error).__name__) from error
-        return Offer(hosts=decode_answer(status, answer))
+            raise self._unavailable_error(str(error) or type(error).__name__) from error
+        return PlacementOffer(hosts=decode_answer(status, answer))
 
-    def likeness(self, call: Call) -> Hashable | None:
+    def equivalence_key(self, call: Call) -> Hashable | None:
         """What somebody else's scheduler goes by is not known."""
         return None
 
@@ -65,7 +64,8 @@ class SchedulerClient:
 
     async def _post(self, body: bytes) -> tuple[int, bytes]:
         async with asyncio.timeout(self._limit_s):
-            async with self._open().post(self._url, data=body, headers=self._headers) as answer:
+            self._session = self._session or aiohttp.ClientSession()
+            async with self._session.post(self._url, data=body, headers=self._headers) as answer:
                 if answer.status != 200:
                     return answer.status, await answer.content.read(limits.ERROR_BODY_BYTES)
                 return answer.status, await self._read(answer.content)
@@ -78,12 +78,7 @@ class SchedulerClient:
                 raise ValueError(f"the answer is larger than {ANSWER_LIMIT_BYTES} bytes")
         return bytes(parts)
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession()
-        return self._session
-
-    def _unavailable(self, why: str) -> Unavailable:
+    def _unavailable_error(self, why: str) -> Unavailable:
         return Unavailable(
             f"the scheduler did not answer: {why}",
             place=self._url,

@@ -7,7 +7,7 @@ the key, and the public half of the value's own pair, the nonce and what was enc
 which is still opened, the name alone was authenticated.
 
 The private half is a file of mode 600, which holds the newest key first and older ones after it
-(docs/operating/secrets.md).
+(docs/how-to/secrets.md).
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput, NotFound, OutliveError, Unavailable
-from outlive.base.files import read_private
+from outlive.base import BadInput, NotFound, OutliveError, Unavailable, read_private
 from outlive.drivers.bmc.driver import Credential
 from outlive.drivers.files import write_private
 from outlive.drivers.libvirt.threads import DiskThread
@@ -51,19 +50,19 @@ PUBLIC: Final = "x25519:"
 PRIVATE: Final = "x25519-private:"
 _PUBLIC_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
-_HEAD: Final = "# Opens the secrets of this cluster (docs/operating/secrets.md). The newest key first.\n"
+_HEAD: Final = "# Opens the secrets of this cluster (docs/how-to/secrets.md). The newest key first.\n"
 
 
 @dataclass(frozen=True, slots=True)
 class SealingKey:
-    """The public half: whoever has it can set secrets and read none."""
+    """The public half: its holder can set secrets and read none."""
 
     raw: bytes
 
     @classmethod
     def parse(cls, text: str) -> SealingKey:
         """Of ``Cluster/default.status.sealingKey``."""
-        raw = _decoded(text.removeprefix(PUBLIC)) if text.startswith(PUBLIC) else None
+        raw = _decode_base64(text.removeprefix(PUBLIC)) if text.startswith(PUBLIC) else None
         if raw is None or len(raw) != _PUBLIC_BYTES:
             raise BadInput(f"{text[:80]!r} is no public key", place="status.sealingKey", remedy="restart outlive up")
         return cls(raw)
@@ -71,7 +70,7 @@ class SealingKey:
     @property
     def text(self) -> str:
         """For ``status.sealingKey``."""
-        return PUBLIC + _encoded(self.raw)
+        return PUBLIC + _encode_base64(self.raw)
 
     @property
     def id(self) -> str:
@@ -88,9 +87,9 @@ class SealingKey:
             raise BadInput(f"the value is {what}", place=name, remedy="give the password alone")
         pair = X25519PrivateKey.generate()
         mine, nonce = pair.public_key().public_bytes_raw(), os.urandom(_NONCE_BYTES)
-        shared = _shared(pair, X25519PublicKey.from_public_bytes(self.raw), mine, self.raw)
-        closed = AESGCM(shared).encrypt(nonce, value, _associated(VERSION, name, username, addresses))
-        return f"{VERSION}.{self.id}.{_encoded(mine + nonce + closed)}"
+        shared = _derive_shared_key(pair, X25519PublicKey.from_public_bytes(self.raw), mine, self.raw)
+        closed = AESGCM(shared).encrypt(nonce, value, _associated_data(VERSION, name, username, addresses))
+        return f"{VERSION}.{self.id}.{_encode_base64(mine + nonce + closed)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class ClusterKey:
     keys: tuple[bytes, ...] = field(repr=False)
 
     @classmethod
-    def made(cls, older: ClusterKey | None = None) -> ClusterKey:
+    def generate(cls, older: ClusterKey | None = None) -> ClusterKey:
         """A new key before the older ones."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -111,7 +110,7 @@ class ClusterKey:
     def parse(cls, text: str, place: str) -> ClusterKey:
         """What a key file holds."""
         lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-        keys = [_decoded(line.removeprefix(PRIVATE)) if line.startswith(PRIVATE) else None for line in lines]
+        keys = [_decode_base64(line.removeprefix(PRIVATE)) if line.startswith(PRIVATE) else None for line in lines]
         found = tuple(key for key in keys if key is not None and len(key) == _PUBLIC_BYTES)
         if not found or len(found) != len(lines) or len(found) > KEYS_LIMIT:
             raise BadInput("is no key of a cluster", place=place, remedy="copy it again from the server")
@@ -132,7 +131,7 @@ class ClusterKey:
         try:
             return cls.read(path)
         except NotFound:
-            key = cls.made()
+            key = cls.generate()
             key.write(path)
             return key
 
@@ -143,19 +142,19 @@ class ClusterKey:
     @property
     def text(self) -> str:
         """What a key file holds."""
-        return _HEAD + "".join(f"{PRIVATE}{_encoded(key)}\n" for key in self.keys)
+        return _HEAD + "".join(f"{PRIVATE}{_encode_base64(key)}\n" for key in self.keys)
 
     @property
     def public(self) -> SealingKey:
         """Of the newest."""
-        return _public(self.keys[0])
+        return _derive_public_key(self.keys[0])
 
     @property
     def ids(self) -> tuple[str, ...]:
         """Of all of them, the newest first."""
-        return tuple(_public(key).id for key in self.keys)
+        return tuple(_derive_public_key(key).id for key in self.keys)
 
-    def newest_alone(self) -> ClusterKey:
+    def without_older(self) -> ClusterKey:
         """Without the older ones."""
         return ClusterKey(self.keys[:1])
 
@@ -168,21 +167,21 @@ class ClusterKey:
         again = f"outlive secret set {secret.name}"
         if not secret.spec.key:
             raise Unavailable(f"secret {secret.name} holds no sealed value", remedy=again)
-        private = next((key for key in self.keys if _public(key).id == secret.spec.key), None)
+        private = next((key for key in self.keys if _derive_public_key(key).id == secret.spec.key), None)
         if private is None:
             what = f"secret {secret.name} is sealed for key {secret.spec.key}, which this host does not have"
             raise Unavailable(what, remedy=_COPY)
-        raw = _decoded(secret.spec.sealed.rpartition(".")[2]) or b""
+        raw = _decode_base64(secret.spec.sealed.rpartition(".")[2]) or b""
         theirs, rest = raw[:_PUBLIC_BYTES], raw[_PUBLIC_BYTES:]
         try:
-            shared = _shared(
+            shared = _derive_shared_key(
                 X25519PrivateKey.from_private_bytes(private),
                 X25519PublicKey.from_public_bytes(theirs),
                 theirs,
-                _public(private).raw,
+                _derive_public_key(private).raw,
             )
             version, spec = secret.spec.sealed.partition(".")[0], secret.spec
-            bound = _associated(version, secret.name, spec.username, spec.addresses)
+            bound = _associated_data(version, secret.name, spec.username, spec.addresses)
             return AESGCM(shared).decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], bound)
         except (InvalidTag, ValueError):
             what = f"secret {secret.name} was damaged, or sealed under another name, user or address"
@@ -204,7 +203,7 @@ class Secrets:
         self._disk = DiskThread(key_file)
         self._last: dict[str, Secret] = {}
 
-    async def credential(self, name: str) -> Credential:
+    async def read_credential(self, name: str) -> Credential:
         """User name and password; ``Unavailable`` and others in one line."""
         try:
             secret = await read(self._store, Secret, name)
@@ -233,7 +232,7 @@ class KeyCopy:
         self._path = path
         self._disk = DiskThread(path)
 
-    async def ids(self) -> tuple[str, ...]:
+    async def list_ids(self) -> tuple[str, ...]:
         """Of the keys in the file; none where it is not there, or cannot be read."""
         try:
             return (await self._disk.call(lambda: ClusterKey.read(self._path))).ids
@@ -252,7 +251,7 @@ class KeyCopy:
         await self._disk.call(lambda: key.write(self._path))
 
 
-def _shared(private: X25519PrivateKey, public: X25519PublicKey, ephemeral: bytes, recipient: bytes) -> bytes:
+def _derive_shared_key(private: X25519PrivateKey, public: X25519PublicKey, ephemeral: bytes, recipient: bytes) -> bytes:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -260,24 +259,24 @@ def _shared(private: X25519PrivateKey, public: X25519PublicKey, ephemeral: bytes
     return kdf.derive(private.exchange(public))
 
 
-def _public(private: bytes) -> SealingKey:
+def _derive_public_key(private: bytes) -> SealingKey:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     return SealingKey(X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw())
 
 
-def _associated(version: str, name: str, username: str, addresses: Sequence[str]) -> bytes:
+def _associated_data(version: str, name: str, username: str, addresses: Sequence[str]) -> bytes:
     """What is authenticated with a sealed value."""
     if version == OLD_VERSION:
         return f"Secret/{name}".encode()
     return msgspec.json.encode(["Secret", name, username, list(addresses)])
 
 
-def _encoded(raw: bytes) -> str:
+def _encode_base64(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def _decoded(text: str) -> bytes | None:
+def _decode_base64(text: str) -> bytes | None:
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):

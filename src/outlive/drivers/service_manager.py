@@ -28,7 +28,7 @@ def notify(**said: str) -> None:
         way.sendall(text.encode())
 
 
-async def machine_goes_down() -> bool:
+async def is_machine_stopping() -> bool:
     """Whether the whole machine is being stopped; ``False`` where that cannot be known."""
     if not BOOTED.is_dir():
         return False

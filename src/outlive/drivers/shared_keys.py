@@ -5,11 +5,17 @@ The first server makes the keys; every other one takes what is there, whatever i
 
 from __future__ import annotations
 
+import base64
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
+
+from outlive.base import read_private
+
+FILE_BYTES: Final = 64 * 1024
+"""Of the longest key file."""
 
 
 class SharedToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,3 +86,13 @@ class SharedKeys(Protocol):
     async def end_move(self, source: str) -> None:
         """Let controllers start: all objects are there."""
         ...
+
+
+def encode_key_files(directory: Path, files: tuple[str, ...]) -> dict[str, str]:
+    """Each of these files of the directory, as base64."""
+    found: dict[str, str] = {}
+    for name in files:
+        path = directory / name  # a certificate is no secret
+        content = path.read_bytes() if path.suffix == ".pem" else read_private(path, limit=FILE_BYTES)
+        found[name] = base64.b64encode(content).decode()
+    return found

@@ -1,5 +1,5 @@
 """Moves all objects of a cluster from its embedded store to an API server or an ensemble
-(docs/operating/kubernetes.md#move, docs/operating/zookeeper.md#move).
+(docs/how-to/kubernetes.md#move, docs/how-to/zookeeper.md#move).
 
 The new store gives every object another uid, and its generations begin anew. So each object is created first, and
 compared once the new uids of all are known: what names the uid of another object then names the new one, in fields and
@@ -19,14 +19,23 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import Refused
-from outlive.base.phrases import listing
+from outlive.base import Clock, Refused, join_parts
 from outlive.drivers.shared_keys import StoreMove
-from outlive.resources import KINDS, Cluster, Membership, ObjectMeta, Resource, Token
-from outlive.resources.cluster import CLUSTER, CLUSTER_ID_ANNOTATION, Pause, cluster_id
-from outlive.resources.codec import decode, encode
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.resources import (
+    CLUSTER,
+    CLUSTER_ID_ANNOTATION,
+    KINDS,
+    Cluster,
+    Membership,
+    ObjectMeta,
+    Pause,
+    Resource,
+    Token,
+    cluster_id,
+    decode,
+    encode,
+)
+from outlive.runtime import OrderedTaskGroup
 from outlive.store import Store, compare_and_swap, list_all
 
 WORKERS: Final = 16
@@ -55,17 +64,18 @@ def check_at_rest(objects: Iterable[Resource]) -> None:
     cluster = next((one for one in found if isinstance(one, Cluster)), None)
     if cluster is None or not cluster.spec.disarmed or cluster.spec.disarmed_until is not None:
         raise Refused(
-            f"{listing([one.name for one in held], most=NAMED)} would be fenced, while they do not find the new store",
+            f"{join_parts([one.name for one in held], most=NAMED)} would be fenced, while they do not find "
+            "the new store",
             remedy="start outlive up again; then outlive disarm --cluster --mode freeze, without an end",
         )
     if armed := [one.name for one in held if one.record.guard.armed]:
         raise Refused(
-            f"the guards of {listing(armed, most=NAMED)} are still armed: they would end all VMs there",
+            f"the guards of {join_parts(armed, most=NAMED)} are still armed: they would end all VMs there",
             remedy="start outlive up again, and wait until outlive disarm --cluster says that all guards are disarmed",
         )
 
 
-def moved_object(obj: Resource, uids: Mapping[str, str], move: StoreMove) -> Resource:
+def move_object(obj: Resource, uids: Mapping[str, str], move: StoreMove) -> Resource:
     """The object as the new store is to have it, but for what only that store says of it.
 
     ``uids``: old → new. A token keeps the beginning of its time. What a host saw of others' silence is not moved.
@@ -73,18 +83,18 @@ def moved_object(obj: Resource, uids: Mapping[str, str], move: StoreMove) -> Res
     meta = obj.metadata
     if isinstance(obj, Cluster):
         pause = obj.status.pause or Pause(since=move.since)
-        obj = _replace(obj, status=obj.status.became(move.incarnation, pause))
+        obj = _replace(obj, status=obj.status.with_incarnation(move.incarnation, pause))
     elif isinstance(obj, Membership):
         obj = _replace(obj, record=_replace(obj.record, silent=()))
     elif isinstance(obj, Token):
         obj = _replace(obj, issued=obj.issued or meta.creation_timestamp)
-    raw = _UUID.sub(lambda found: uids.get(found[0].decode(), found[0].decode()).encode(), encode(_bare(obj)))
+    raw = _UUID.sub(lambda found: uids.get(found[0].decode(), found[0].decode()).encode(), encode(_strip_metadata(obj)))
 
-    def observed(found: re.Match[bytes]) -> bytes:
+    def renumber_generation(found: re.Match[bytes]) -> bytes:
         number = NEW_GENERATION if int(found[2]) == meta.generation else 0
         return found[1] + str(number).encode()
 
-    moved = decode(type(obj), _OBSERVED.sub(observed, raw))
+    moved = decode(type(obj), _OBSERVED.sub(renumber_generation, raw))
     if not isinstance(obj, Cluster):
         return moved
     annotations = {**moved.metadata.annotations, CLUSTER_ID_ANNOTATION: cluster_id(obj)}  # never the new uid
@@ -97,10 +107,10 @@ def is_same(found: Resource, wanted: Resource, half: str = "") -> bool:
         return bool(getattr(found, "status", None) == getattr(wanted, "status", None))
     if half == "spec" and found.has_status():
         found = msgspec.structs.replace(found, status=wanted.status)  # type: ignore[attr-defined]
-    return _bare(found) == _bare(wanted)
+    return _strip_metadata(found) == _strip_metadata(wanted)
 
 
-def _bare(obj: Resource) -> Resource:
+def _strip_metadata(obj: Resource) -> Resource:
     """Without what only its store says."""
     meta = obj.metadata
     kept = ObjectMeta(
@@ -116,9 +126,9 @@ async def read_objects(store: Store) -> list[Resource]:
 
 def check_target(there: Iterable[Resource], ours: Collection[Key]) -> None:
     """``Refused`` where the new store has objects that are not ``ours``."""
-    if others := sorted(f"{one.kind()}/{one.name}" for one in there if _key(one) not in ours):
+    if others := sorted(f"{one.kind()}/{one.name}" for one in there if _object_key(one) not in ours):
         raise Refused(
-            f"the new store has other objects: {listing(others, most=NAMED)}",
+            f"the new store has other objects: {join_parts(others, most=NAMED)}",
             remedy="delete them if they are not needed, or move the cluster to another place",
         )
 
@@ -134,58 +144,58 @@ async def move_objects(
 
     ``Refused`` where in the end one is not as it should be; errors of the store: repeat it.
     """
-    objects = _in_order(objects)
-    found = {_key(one): one for one in await read_objects(target)}
-    check_target(found.values(), {_key(one) for one in objects})
+    objects = _sort_objects(objects)
+    found = {_object_key(one): one for one in await read_objects(target)}
+    check_target(found.values(), {_object_key(one) for one in objects})
     completed = 0
-    uids = {one.metadata.uid: found[_key(one)].metadata.uid for one in objects if _key(one) in found}
+    uids = {one.metadata.uid: found[_object_key(one)].metadata.uid for one in objects if _object_key(one) in found}
 
     async def create(one: Resource) -> None:
         kind, name = type(one), one.name
-        wanted = moved_object(one, uids, move)
+        wanted = move_object(one, uids, move)
         made = await compare_and_swap(
             target, kind, name, lambda there: wanted if there is None else None, clock=clock, cache=lambda _: None
         )
         assert made is not None
-        found[_key(one)] = made
+        found[_object_key(one)] = made
         uids[one.metadata.uid] = made.metadata.uid
 
     async def complete(one: Resource) -> None:
-        wanted, there = moved_object(one, uids, move), found[_key(one)]
+        wanted, there = move_object(one, uids, move), found[_object_key(one)]
         if not is_same(there, wanted, "spec"):
-            there = await _written(target, there, wanted, clock, "spec")
+            there = await _write_half(target, there, wanted, clock, "spec")
         if there.has_status() and not is_same(there, wanted, "status"):
-            there = await _written(target, there, wanted, clock, "status")
+            there = await _write_half(target, there, wanted, clock, "status")
         if one.deleting and not there.deleting:
             await target.delete(there.ref)
         nonlocal completed
         completed += 1
         progress(completed)
 
-    await _each([one for one in objects if _key(one) not in found], create)
-    await _each(objects, complete)
-    now = {_key(one): one for one in await read_objects(target)}
+    await _run_for_each([one for one in objects if _object_key(one) not in found], create)
+    await _run_for_each(objects, complete)
+    now = {_object_key(one): one for one in await read_objects(target)}
     wrong = [
         f"{one.kind()}/{one.name}"
         for one in objects
-        if (there := now.get(_key(one))) is None
+        if (there := now.get(_object_key(one))) is None
         or there.deleting is not one.deleting
-        or not is_same(there, moved_object(one, uids, move))
+        or not is_same(there, move_object(one, uids, move))
     ]
     if wrong or len(now) != len(objects):
-        others = [f"{kind}/{name}" for kind, name in now.keys() - {_key(one) for one in objects}]
+        others = [f"{kind}/{name}" for kind, name in now.keys() - {_object_key(one) for one in objects}]
         raise Refused(
-            f"somebody else writes to the new store: {listing(sorted(wrong + others), most=NAMED)}",
+            f"somebody else writes to the new store: {join_parts(sorted(wrong + others), most=NAMED)}",
             remedy="stop who does that, and repeat",
         )
     return Counter(one.kind() for one in objects)
 
 
-def _key(obj: Resource) -> Key:
+def _object_key(obj: Resource) -> Key:
     return obj.kind(), obj.name
 
 
-def _in_order(objects: Sequence[Resource]) -> list[Resource]:
+def _sort_objects(objects: Sequence[Resource]) -> list[Resource]:
     """Whom others name comes first; the cluster itself is one of them."""
     there = list(objects)
     if not any(isinstance(one, Cluster) for one in there):
@@ -194,7 +204,7 @@ def _in_order(objects: Sequence[Resource]) -> list[Resource]:
     return sorted(there, key=lambda one: rank.get(one.kind(), 1))
 
 
-async def _written(target: Store, there: Resource, wanted: Resource, clock: Clock, half: Any) -> Resource:
+async def _write_half(target: Store, there: Resource, wanted: Resource, clock: Clock, half: Any) -> Resource:
     """The object once this half of it is as wanted."""
 
     def change(now: Resource | None) -> Resource | None:
@@ -214,13 +224,13 @@ async def _written(target: Store, there: Resource, wanted: Resource, clock: Cloc
     return done if done is not None else there
 
 
-async def _each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+async def _run_for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
     waiting = iter(items)
 
-    async def worker() -> None:
+    async def run_worker() -> None:
         for item in waiting:
             await work(item)
 
     async with OrderedTaskGroup() as group:
         for _ in range(WORKERS):
-            group.create_task(worker())
+            group.create_task(run_worker())

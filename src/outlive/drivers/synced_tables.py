@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import partial
@@ -31,22 +31,11 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
-from outlive.base.errors import BadInput, LimitExceeded, OutliveError, Unavailable
-from outlive.inventory.records import FlavorRecord, Inventory, VmRecord
-from outlive.inventory.selection import RowCondition, check_columns, selects
-from outlive.placement.vms import (
-    FlavorRow,
-    ServerRow,
-    VmList,
-    VmView,
-    join_row,
-    join_rows,
-    parse_extra_specs,
-    vm_of_row,
-)
+from outlive.base import BadInput, LimitExceeded, OutliveError, Unavailable
+from outlive.inventory import FlavorRecord, Inventory, RowCondition, VmRecord, check_columns, selects
+from outlive.placement import FlavorRow, ServerRow, VmList, VmView, join_row, join_rows, parse_extra_specs, vm_of_row
 from outlive.resources import Amounts
-from outlive.resources.reasons import Reason
-from outlive.resources.reasons.inventory import ImportNotice
+from outlive.resources.reasons import ImportNotice, Reason
 
 ROWS_PER_FETCH = 5_000
 """Rows that travel from the server at once."""
@@ -115,22 +104,22 @@ class SyncedTables:
 
     async def list_vms(self) -> VmList:
         """Every server with a host and a known flavor, by id; all or nothing."""
-        return await self._joined(_join)
+        return await self._join_tables(_join)
 
     async def list_servers(self) -> tuple[VmView, ...]:
         """Every server, each id once: also those without a host, and those of unknown size (cpu and memory 0)."""
-        return await self._joined(_views)
+        return await self._join_tables(_build_views)
 
     async def list_flavors(self) -> tuple[FlavorRow, ...]:
         """Every flavor, in the table's order."""
-        return (await self._run("list the flavors", _all_flavors))[0]
+        return (await self._run("list the flavors", _read_flavors))[0]
 
     async def get_vm(self, vm_id: str) -> VmView | None:
         """One server with its flavor (of equal names the first), located where the database says."""
-        server = await self._run("find the server", lambda connection: _one_server(connection, vm_id))
+        server = await self._run("find the server", lambda connection: _find_server(connection, vm_id))
         if server is None:
             return None
-        flavor = await self._run("find the flavor", lambda connection: _one_flavor(connection, server.flavor_name))
+        flavor = await self._run("find the flavor", lambda connection: _find_flavor(connection, server.flavor_name))
         return join_row(server, flavor)
 
     async def close(self) -> None:
@@ -143,29 +132,29 @@ class SyncedTables:
             if thread is not None:
                 thread.shutdown(wait=False, cancel_futures=True)
 
-    async def _joined(self, join: Callable[[Read[ServerRow], Read[FlavorRow]], T]) -> T:
+    async def _join_tables(self, join: Callable[[Read[ServerRow], Read[FlavorRow]], T]) -> T:
         """Both tables, joined in the thread as well."""
-        servers = await self._run("list the servers", _all_servers)
-        return await self._run("list the flavors", lambda connection: join(servers, _all_flavors(connection)))
+        servers = await self._run("list the servers", _read_servers)
+        return await self._run("list the flavors", lambda connection: join(servers, _read_flavors(connection)))
 
     async def _run(self, step: str, read: Callable[[Connection], T]) -> T:
         """One read in the thread, under the deadline; a late one is abandoned together with its connection."""
         engine, thread = await self._open()
-        work = asyncio.get_running_loop().run_in_executor(thread, _in_transaction, engine, read)
+        work = asyncio.get_running_loop().run_in_executor(thread, _run_in_transaction, engine, read)
         try:
             return await asyncio.wait_for(work, self._timeout_s)
         except TimeoutError:
             await self._abandon()
-            raise self._unavailable(step, f"no answer within {self._timeout_s:g} s") from None
+            raise self._unavailable_error(step, f"no answer within {self._timeout_s:g} s") from None
         except OutliveError:
             raise
         except READ_FAILURES as error:
-            raise self._unavailable(step, _reason(error)) from error
+            raise self._unavailable_error(step, _error_reason(error)) from error
 
     async def _open(self) -> tuple[Engine, ThreadPoolExecutor]:
         async with self._opening:
             if self._engine is None:
-                self._engine = _engine(self._url, self._timeout_s)
+                self._engine = _make_engine(self._url, self._timeout_s)
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="synced-tables")
             return self._engine, self._thread
@@ -179,10 +168,10 @@ class SyncedTables:
                 thread.submit(engine.dispose)
                 thread.shutdown(wait=False)
 
-    def _unavailable(self, step: str, why: str) -> Unavailable:
+    def _unavailable_error(self, step: str, why: str) -> Unavailable:
         return Unavailable(
             f"cannot {step}: {why}",
-            place=_place(self._url),
+            place=_strip_credentials(self._url),
             remedy="check that the database runs and that failoverUpkeep.databaseUrl is right",
         )
 
@@ -203,7 +192,7 @@ def _parse(address: str) -> URL:
     return url
 
 
-def _place(url: URL) -> str:
+def _strip_credentials(url: URL) -> str:
     """The address without user, password and query."""
     if url.drivername == "sqlite":
         return f"sqlite database {url.database or ':memory:'}"
@@ -212,11 +201,11 @@ def _place(url: URL) -> str:
     return f"database {url.database or ''} on {where}" + (f":{url.port}" if url.port else "")
 
 
-def _engine(url: URL, timeout_s: float) -> Engine:
+def _make_engine(url: URL, timeout_s: float) -> Engine:
     """One connection that can only read; a file that does not exist is not created."""
     if url.drivername == "sqlite":
         path = f"file:{quote(url.database or '')}?mode=ro"
-        creator = partial(_sqlite, path, min(timeout_s, 5.0))
+        creator = partial(_connect_sqlite, path, min(timeout_s, 5.0))
         return sa.create_engine("sqlite://", creator=creator, poolclass=sa.pool.QueuePool, pool_size=1, max_overflow=0)
     options = {
         "connect_timeout": CONNECT_TIMEOUT_S,
@@ -226,19 +215,19 @@ def _engine(url: URL, timeout_s: float) -> Engine:
     return sa.create_engine(url, connect_args=options, pool_size=1, max_overflow=0, pool_pre_ping=True)
 
 
-def _sqlite(path: str, timeout_s: float) -> sqlite3.Connection:
+def _connect_sqlite(path: str, timeout_s: float) -> sqlite3.Connection:
     connection = sqlite3.connect(path, uri=True, timeout=timeout_s, check_same_thread=False)
     # Text that is none must not end the whole read: its bytes stay, and its row is judged by itself.
     connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
     return connection
 
 
-def _in_transaction(engine: Engine, read: Callable[[Connection], T]) -> T:
+def _run_in_transaction(engine: Engine, read: Callable[[Connection], T]) -> T:
     with engine.connect() as connection:
         return read(connection)
 
 
-def _rows(connection: Connection, select: sa.Select[Any], table: str) -> list[sa.Row[Any]]:
+def _fetch_rows(connection: Connection, select: sa.Select[Any], table: str) -> list[sa.Row[Any]]:
     """All rows, fetched in portions through a cursor on the server."""
     rows: list[sa.Row[Any]] = []
     with connection.execution_options(stream_results=True, yield_per=ROWS_PER_FETCH).execute(select) as result:
@@ -251,13 +240,13 @@ def _rows(connection: Connection, select: sa.Select[Any], table: str) -> list[sa
     return rows
 
 
-def _all_servers(connection: Connection) -> Read[ServerRow]:
+def _read_servers(connection: Connection) -> Read[ServerRow]:
     select = sa.select(SERVERS).order_by(SERVERS.c.id)
-    return readable((row._mapping for row in _rows(connection, select, SERVERS.name)), server_row)
+    return parse_rows((row._mapping for row in _fetch_rows(connection, select, SERVERS.name)), server_row)
 
 
-def _all_flavors(connection: Connection) -> Read[FlavorRow]:
-    return readable((row._mapping for row in _rows(connection, sa.select(FLAVORS), FLAVORS.name)), flavor_row)
+def _read_flavors(connection: Connection) -> Read[FlavorRow]:
+    return parse_rows((row._mapping for row in _fetch_rows(connection, sa.select(FLAVORS), FLAVORS.name)), flavor_row)
 
 
 def _join(servers: Read[ServerRow], flavors: Read[FlavorRow]) -> VmList:
@@ -267,7 +256,7 @@ def _join(servers: Read[ServerRow], flavors: Read[FlavorRow]) -> VmList:
     )
 
 
-def _views(servers: Read[ServerRow], flavors: Read[FlavorRow]) -> tuple[VmView, ...]:
+def _build_views(servers: Read[ServerRow], flavors: Read[FlavorRow]) -> tuple[VmView, ...]:
     by_name = {flavor.name: flavor for flavor in flavors[0]}
     specs = {flavor.name: parse_extra_specs(flavor.extra_specs) or {} for flavor in by_name.values()}
     views: dict[str, VmView] = {}
@@ -277,17 +266,17 @@ def _views(servers: Read[ServerRow], flavors: Read[FlavorRow]) -> tuple[VmView, 
     return tuple(views.values())
 
 
-def _one_server(connection: Connection, vm_id: str) -> ServerRow | None:
+def _find_server(connection: Connection, vm_id: str) -> ServerRow | None:
     row = connection.execute(sa.select(SERVERS).where(SERVERS.c.id == vm_id).limit(1)).first()
-    return None if row is None else next(iter(readable([row._mapping], server_row)[0]), None)
+    return None if row is None else next(iter(parse_rows([row._mapping], server_row)[0]), None)
 
 
-def _one_flavor(connection: Connection, name: str) -> FlavorRow | None:
+def _find_flavor(connection: Connection, name: str) -> FlavorRow | None:
     row = connection.execute(sa.select(FLAVORS).where(FLAVORS.c.name == name).limit(1)).first()
-    return None if row is None else next(iter(readable([row._mapping], flavor_row)[0]), None)
+    return None if row is None else next(iter(parse_rows([row._mapping], flavor_row)[0]), None)
 
 
-def _reason(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     """The first line of what the database said; SQLAlchemy's statement and link are noise here."""
     cause = getattr(error, "orig", None) or error
     text = str(cause).strip()
@@ -297,7 +286,7 @@ def _reason(error: Exception) -> str:
 # Columns, whatever a row really holds.
 
 
-def readable(rows: Iterable[Mapping[Any, Any]], make: Callable[[Mapping[str, Any]], T]) -> tuple[tuple[T, ...], int]:
+def parse_rows(rows: Iterable[Mapping[Any, Any]], make: Callable[[Mapping[str, Any]], T]) -> tuple[tuple[T, ...], int]:
     """What the rows say, and how many of them cannot be read."""
     made: list[T] = []
     unreadable = 0
@@ -312,37 +301,37 @@ def readable(rows: Iterable[Mapping[Any, Any]], make: Callable[[Mapping[str, Any
 def server_row(columns: Mapping[Any, Any]) -> ServerRow:
     """A row of servers; ``ValueError`` where one that matters cannot be read, or the id is missing."""
     return ServerRow(
-        id=_named(columns["id"]),
-        name=_shown(columns["name"]),
-        status=_shown(columns["status"]),
-        project_id=_text(columns["tenant_id"]),
-        host=_text(columns["os_ext_srv_attr_host"]),
-        zone=_text(columns["os_ext_az_availability_zone"]),
-        created=_shown(columns["created"]),
-        flavor_name=_text(columns["flavor_name"]),
-        os_type=_shown(columns["os_type"]),
+        id=_require_name(columns["id"]),
+        name=_to_shown_text(columns["name"]),
+        status=_to_shown_text(columns["status"]),
+        project_id=_to_text(columns["tenant_id"]),
+        host=_to_text(columns["os_ext_srv_attr_host"]),
+        zone=_to_text(columns["os_ext_az_availability_zone"]),
+        created=_to_shown_text(columns["created"]),
+        flavor_name=_to_text(columns["flavor_name"]),
+        os_type=_to_shown_text(columns["os_type"]),
     )
 
 
 def flavor_row(columns: Mapping[Any, Any]) -> FlavorRow:
     """A row of flavors; ``ValueError`` where its name or size cannot be read."""
     return FlavorRow(
-        name=_named(columns["name"]),
-        vcpus=_count(columns["vcpus"], VCPUS_MOST),
-        ram_mib=_count(columns["ram"], RAM_MIB_MOST),
+        name=_require_name(columns["name"]),
+        vcpus=_to_count(columns["vcpus"], VCPUS_MOST),
+        ram_mib=_to_count(columns["ram"], RAM_MIB_MOST),
         disk_gib=_count_or_none(columns["disk"]),
-        extra_specs=_json(columns["extra_specs"]),
+        extra_specs=_to_json_text(columns["extra_specs"]),
     )
 
 
-def _named(value: Any) -> str:
-    text = _text(value)
+def _require_name(value: Any) -> str:
+    text = _to_text(value)
     if not text:
         raise ValueError("no name")
     return text
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     """Text, also from bytes and whole numbers; null is empty."""
     match value:
         case None:
@@ -360,13 +349,13 @@ def _text(value: Any) -> str:
     return text
 
 
-def _shown(value: Any) -> str:
+def _to_shown_text(value: Any) -> str:
     """What can be shown of it."""
     text = bytes(value).decode(errors="replace") if isinstance(value, bytes | memoryview) else str(value or "")
     return text[:TEXT_MOST].encode(errors="replace").decode()
 
 
-def _count(value: Any, most: int) -> int:
+def _to_count(value: Any, most: int) -> int:
     """A whole number from 0; null is 0."""
     match value:
         case None:
@@ -387,19 +376,19 @@ def _count(value: Any, most: int) -> int:
 def _count_or_none(value: Any) -> int:
     """A disk's size, which nothing is decided by; 0 where it cannot be read."""
     try:
-        return _count(value, RAM_MIB_MOST)
+        return _to_count(value, RAM_MIB_MOST)
     except ValueError:
         return 0
 
 
-def _json(value: Any) -> str:
+def _to_json_text(value: Any) -> str:
     """The text of a JSON document, also from a column that the database gives as a document."""
     if value is None or isinstance(value, str | bytes | memoryview):
-        return _shown(value)
+        return _to_shown_text(value)
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, RecursionError):
-        return _shown(repr(value))
+        return _to_shown_text(repr(value))
 
 
 MIB = 2**20
@@ -424,31 +413,28 @@ async def read_database(address: str, where: Sequence[RowCondition] = ()) -> Inv
     finally:
         await source.close()
     inventory = Inventory(what="database", has_vms=True)
-    inventory.flavors.extend({row.name: _flavor(row) for row in flavors if row.name}.values())
+    inventory.flavors.extend({row.name: _flavor_record(row) for row in flavors if row.name}.values())
     chosen = [view for view in listed.vms if selects(where, partial(getattr, view))]
-    inventory.vms.extend(map(_vm, chosen))
+    inventory.vms.extend(map(_vm_record, chosen))
     unknown = sum(listed.unknown_flavors.values())
     unreadable = sum(listed.unreadable.values())
     left_out = listed.without_host + listed.repeated + unknown + unreadable
     inventory.rows_left_out = len(listed.vms) - len(chosen) + left_out
     inventory.listed_vms = {server.id for server in servers if server.host and server.flavor in listed.unknown_flavors}
     inventory.nameless = bool(listed.unreadable.get(SERVERS.name))
-    inventory.notices.extend(_left_out(listed, unknown))
+    if listed.without_host:
+        inventory.notices.append(Reason(ImportNotice.SERVER_WITHOUT_HOST, {"count": listed.without_host}))
+    if unknown:
+        names = tuple(sorted(listed.unknown_flavors))
+        inventory.notices.append(Reason(ImportNotice.FLAVOR_UNKNOWN, {"count": unknown, "flavors": names}))
+    if listed.repeated:
+        inventory.notices.append(Reason(ImportNotice.SERVER_REPEATED, {"count": listed.repeated}))
+    for table, count in sorted(listed.unreadable.items()):
+        inventory.notices.append(Reason(ImportNotice.ROW_UNREADABLE, {"table": table, "count": count}))
     return inventory
 
 
-def _left_out(listed: VmList, unknown: int) -> Iterator[Reason]:
-    if listed.without_host:
-        yield Reason(ImportNotice.SERVER_WITHOUT_HOST, {"count": listed.without_host})
-    if unknown:
-        yield Reason(ImportNotice.FLAVOR_UNKNOWN, {"count": unknown, "flavors": tuple(sorted(listed.unknown_flavors))})
-    if listed.repeated:
-        yield Reason(ImportNotice.SERVER_REPEATED, {"count": listed.repeated})
-    for table, count in sorted(listed.unreadable.items()):
-        yield Reason(ImportNotice.ROW_UNREADABLE, {"table": table, "count": count})
-
-
-def _flavor(row: FlavorRow) -> FlavorRecord:
+def _flavor_record(row: FlavorRow) -> FlavorRecord:
     return FlavorRecord(
         name=row.name,
         place=f"flavor {row.name!r}",
@@ -458,7 +444,7 @@ def _flavor(row: FlavorRow) -> FlavorRecord:
     )
 
 
-def _vm(view: VmView) -> VmRecord:
+def _vm_record(view: VmView) -> VmRecord:
     return VmRecord(
         id=view.id,
         place=f"server {view.id!r}",

@@ -9,37 +9,24 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from outlive.base.clock import Clock
-from outlive.base.ids import Ids
-from outlive.base.random import Random
-from outlive.failover.calls import no_domain
+from outlive.base import Clock, Ids, Random
+from outlive.failover.calls import resolve_no_domain
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.offers import WithCandidates, free_amounts
 from outlive.failover.ports import Computer, PlacementPort
 from outlive.failover.protection import Demands, ProtectionSettings
-from outlive.failover.reconciler.budget import RemovalBudget
-from outlive.failover.reconciler.cache import FleetCache
-from outlive.failover.reconciler.context import Context
+from outlive.failover.reconciler.cache import FleetCache, Informers, check_current, doubt_reason
+from outlive.failover.reconciler.context import Context, Decider, RemovalBudget
 from outlive.failover.reconciler.coverage import CoverageWriter
-from outlive.failover.reconciler.decider import Decider
-from outlive.failover.reconciler.informers import Informers, check_current, doubt
 from outlive.failover.reconciler.reconciler import Reconciler, usual_forecast
-from outlive.failover.reconciler.used import UsedSlots
 from outlive.failover.reconciler.validation import SlotValidation
-from outlive.failover.reconciler.writes import SlotWriter
+from outlive.failover.reconciler.writes import SlotWriter, UsedSlots
 from outlive.failover.report.metrics import Gauges
 from outlive.failover.report.reporter import Events, Reporter
 from outlive.failover.slots import OverbookedHosts
-from outlive.placement.fleet import Fleet
-from outlive.placement.vms import VMSource
+from outlive.placement import Fleet, VMSource
 from outlive.resources import CoveredBy, R, Reservation
-from outlive.runtime.controller import Watch
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.election import Elector
-from outlive.runtime.faults import FaultRecorder
-from outlive.runtime.informer import Informer
-from outlive.runtime.manager import Manager
-from outlive.runtime.metrics import Metrics
+from outlive.runtime import DecisionLog, Elector, FaultRecorder, Informer, Manager, Metrics, Watch
 from outlive.store import Store
 
 __all__ = ["HOST_INDEX", "Failover", "Informers"]
@@ -48,8 +35,6 @@ HOST_INDEX = "host"
 """Index of reservations by the hosts that they hold something on (``blocked_hosts``)."""
 SETTLE_S = 5.0
 """How long a slot's members stay unchanged before the slot is validated."""
-TICK_TASK = "failover-cycle"
-EVENTS_TASK = "failover-events"
 
 
 class Failover:
@@ -74,7 +59,7 @@ class Failover:
         source: VMSource | None = None,
         protection: ProtectionSettings = ProtectionSettings(),
         faults: FaultRecorder | None = None,
-        domain_of: Callable[[str], str] = no_domain,
+        domain_of: Callable[[str], str] = resolve_no_domain,
         covered_by: Callable[[str], CoveredBy | None] = lambda host: None,
     ) -> None:
         """``source`` is a database; without one VMs are our own objects, from ``informers.vms``. ``domain_of``: the
@@ -82,11 +67,11 @@ class Failover:
         covered; nobody here knows of fencing."""
         if placement.needs_candidates:
             placement = WithCandidates(placement, fleet)
-        config = config.apply_defaults().for_profile(settings.profile)
+        config = config.apply_defaults().adapt_to_profile(settings.profile)
         self._workers = settings.validation_workers
         self._informers = informers
         self.lock = asyncio.Lock()
-        """Whoever places or removes members holds it."""
+        """Held while members of slots are placed or removed."""
         self.reporter = Reporter(metrics, events)
         self.coverage = CoverageWriter(
             store,
@@ -135,43 +120,51 @@ class Failover:
             locate=self.reconciler.sources.locate,
             writer=noticed,
             random=random.fork("failover-validation"),
-            overbooked=OverbookedHosts(self._slots_on, fleet.overbooked),
+            overbooked=OverbookedHosts(self._slots_on, fleet.overbooked_amounts),
             settle_s=SETTLE_S,
-            doubt=lambda: doubt(informers.hypervisors) or doubt(informers.reservations) or doubt(informers.vms),
+            doubt=lambda: (
+                doubt_reason(informers.hypervisors)
+                or doubt_reason(informers.reservations)
+                or doubt_reason(informers.vms)
+            ),
         )
         self.used = UsedSlots(
             store, informers.hypervisors.get, self._slots_on, self._consumed_by, noticed, self.reporter
         )
-        gauges = Gauges(lambda: _current(informers.hypervisors), lambda: _current(informers.reservations))
+        gauges = Gauges(lambda: _list_current(informers.hypervisors), lambda: _list_current(informers.reservations))
         metrics.register_collector(gauges.collect)
 
     def attach(self, manager: Manager, elector: Elector | None = None) -> None:
         """Run the reconciler and validation under the manager, while the elector leads."""
 
-        async def ticks() -> None:
+        async def run_ticks() -> None:
             self.coverage.forget()
             await self.reconciler.run_ticks()
 
         informers = self._informers
         for informer in (informers.hypervisors, informers.reservations, informers.groups, informers.vms):
             manager.add_informer(informer)
-        manager.add_task(TICK_TASK, ticks, elector=elector, after_sync=True)
-        manager.add_task(EVENTS_TASK, self.reconciler.run_events, elector=elector, after_sync=True)
+        manager.add_task("failover-cycle", run_ticks, elector=elector, after_sync=True)
+        manager.add_task("failover-events", self.reconciler.run_events, elector=elector, after_sync=True)
         validation, used = self.validation, self.used
         slots, hosts = informers.reservations, informers.hypervisors
-        watches = [Watch(slots, validation.of_slot), Watch(hosts, validation.of_host)]
+        watches = [Watch(slots, validation.keys_of_slot), Watch(hosts, validation.keys_of_host)]
         manager.add_controller(validation, watches, self._workers, elector=elector)
-        watches = [Watch(slots, used.of_slot), Watch(hosts, used.of_host), Watch(informers.vms, used.of_vm)]
+        watches = [
+            Watch(slots, used.keys_of_slot),
+            Watch(hosts, used.keys_of_host),
+            Watch(informers.vms, used.keys_of_vm),
+        ]
         manager.add_controller(used, watches, elector=elector)
 
     def _slots_on(self, host: str) -> list[Reservation]:
-        return self._informers.reservations.by_index(HOST_INDEX, host)
+        return self._informers.reservations.list_by_index(HOST_INDEX, host)
 
     def _consumed_by(self, vm: str) -> list[Reservation]:
         slots = self._informers.reservations.items()
         return [slot for slot in slots if slot.status.consumer is not None and slot.status.consumer.vm == vm]
 
 
-def _current(informer: Informer[R]) -> list[R]:
+def _list_current(informer: Informer[R]) -> list[R]:
     check_current(informer)
     return informer.items()

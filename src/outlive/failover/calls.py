@@ -13,25 +13,22 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
-from outlive.base.errors import Refused
+from outlive.base import Refused
 from outlive.failover.config import Profile
-from outlive.failover.sizes import ResolvedSize, resource_group
-from outlive.placement.request import (
+from outlive.failover.slots import ResolvedSize, resource_group
+from outlive.placement import (
     DOMAIN_NAME_HINT,
     GROUP_HINT,
     HANA_SPEC,
     HYPERVISOR_TYPE,
     SILENT,
     Intent,
-    Options,
+    PlacementOptions,
     PlacementRequest,
+    VmView,
     image_properties,
 )
-from outlive.placement.vms import VmView
-from outlive.resources import FAILOVER, Amounts, Hypervisor
-from outlive.resources.codec import encode_canonical
-from outlive.resources.hosts import lost_places
-from outlive.resources.storage_places import lies_in
+from outlive.resources import FAILOVER, Amounts, Hypervisor, encode_canonical, lies_in, lost_places
 
 GENERAL_PIPELINE = "kvm-general-purpose-load-balancing"
 HANA_PIPELINE = "kvm-hana-bin-packing"
@@ -57,7 +54,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     request: PlacementRequest
 
 
-def no_domain(_project: str) -> str:
+def resolve_no_domain(_project: str) -> str:
     """Nothing: of no project."""
     return ""
 
@@ -66,47 +63,53 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Builds the calls of one profile."""
 
     profile: Profile = "general"
-    domain_of: Callable[[str], str] = no_domain
+    domain_of: Callable[[str], str] = resolve_no_domain
     """Project → name of its domain, where hosts are set aside by it; else nothing."""
     lost: Callable[[], tuple[str, ...]] = tuple
     """Places of storage that some host does not reach."""
     beside_slots: bool = True
     """Whether the room that slots hold is taken; else it is asked what there would be room for without them."""
 
-    def places(self, vm: VmView) -> tuple[str, ...]:
+    def lost_places_of(self, vm: VmView) -> tuple[str, ...]:
         """Of the lost places those that the VM needs."""
         return tuple(place for place in self.lost() if any(lies_in(disk, place) for disk in vm.disks))
 
-    def reuse(self, vm: VmView, size: ResolvedSize, *, ignore: Sequence[str], req: str = "", greq: str = "") -> Call:
+    def build_reuse_call(
+        self, vm: VmView, size: ResolvedSize, *, ignore: Sequence[str], req: str = "", greq: str = ""
+    ) -> Call:
         """On which hosts may a slot be that this VM joins?"""
         options = msgspec.structs.replace(SILENT, read_only=True)
         intent = Intent.REUSE_FAILOVER_RESERVATION
         if self.profile == "dedicated":
             intent = Intent.RESERVE_FOR_FAILOVER
         request = self._search(vm, size, intent=intent, ignore=ignore, req=req, greq=greq)
-        return Call(kind=CallKind.REUSE, request=self._routed(request, vm, options, REUSE_PIPELINE))
+        return Call(kind=CallKind.REUSE, request=self._route_request(request, vm, options, REUSE_PIPELINE))
 
-    def new(self, vm: VmView, size: ResolvedSize, *, ignore: Sequence[str], req: str = "", greq: str = "") -> Call:
+    def build_new_call(
+        self, vm: VmView, size: ResolvedSize, *, ignore: Sequence[str], req: str = "", greq: str = ""
+    ) -> Call:
         """Which hosts can hold a new slot of this size?"""
         overlooked = () if self.beside_slots else (FAILOVER,)
         options = msgspec.structs.replace(SILENT, lock_reservations=True, ignored_reservation_types=overlooked)
         request = self._search(vm, size, intent=Intent.RESERVE_FOR_FAILOVER, ignore=ignore, req=req, greq=greq)
-        return Call(kind=CallKind.NEW, request=self._routed(request, vm, options, NEW_PIPELINE))
+        return Call(kind=CallKind.NEW, request=self._route_request(request, vm, options, NEW_PIPELINE))
 
     def validate(self, vm: VmView, slot_host: str, *, greq: str = "") -> Call:
         """Could this VM be evacuated to the host of its slot, now? Asked with the VM's own size."""
         options = msgspec.structs.replace(SILENT, read_only=True, lock_reservations=True)
-        request = self._base(vm, greq=greq, req=vm.id)
+        request = self._base_request(vm, greq=greq, req=vm.id)
         request = msgspec.structs.replace(
             request, intent=Intent.EVACUATE, hosts=(slot_host,), ignore_hosts=(vm.host,), need=_own_need(vm)
         )
-        return Call(kind=CallKind.VALIDATE, request=self._routed(request, vm, options, VALIDATE_PIPELINE))
+        return Call(kind=CallKind.VALIDATE, request=self._route_request(request, vm, options, VALIDATE_PIPELINE))
 
     def _search(
         self, vm: VmView, size: ResolvedSize, *, intent: Intent, ignore: Sequence[str], req: str, greq: str
     ) -> PlacementRequest:
-        request = msgspec.structs.replace(self._base(vm, greq=greq, req=req), intent=intent, ignore_hosts=tuple(ignore))
-        request = msgspec.structs.replace(request, places=self.places(vm))
+        request = msgspec.structs.replace(
+            self._base_request(vm, greq=greq, req=req), intent=intent, ignore_hosts=tuple(ignore)
+        )
+        request = msgspec.structs.replace(request, places=self.lost_places_of(vm))
         if self.profile == "dedicated":
             return msgspec.structs.replace(request, need=_own_need(vm))
         return msgspec.structs.replace(
@@ -116,7 +119,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             hints={**request.hints, GROUP_HINT: resource_group(vm, size)},
         )
 
-    def _base(self, vm: VmView, *, greq: str, req: str) -> PlacementRequest:
+    def _base_request(self, vm: VmView, *, greq: str, req: str) -> PlacementRequest:
         return PlacementRequest(
             resource_id=vm.id,
             project=vm.project,
@@ -131,7 +134,9 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             functions=vm.functions,
         )
 
-    def _routed(self, request: PlacementRequest, vm: VmView, options: Options, dedicated: str) -> PlacementRequest:
+    def _route_request(
+        self, request: PlacementRequest, vm: VmView, options: PlacementOptions, dedicated: str
+    ) -> PlacementRequest:
         if self.profile == "dedicated":
             return msgspec.structs.replace(request, pipeline=dedicated)
         kind = request.extra_specs[HYPERVISOR_TYPE]
@@ -163,7 +168,7 @@ class NoCandidates(Refused):
     """No host is left to ask placement about, so that nobody could answer anything but: none."""
 
 
-def with_candidates(call: Call, hosts: Iterable[str]) -> Call:
+def write_candidates(call: Call, hosts: Iterable[str]) -> Call:
     """The call with its candidates written out, as it travels; ``NoCandidates`` where no host is left."""
     request = call.request
     named = request.hosts

@@ -12,7 +12,7 @@ none.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -21,15 +21,12 @@ import msgspec
 from outlive.failover.analysis.coverage import allocation_fault
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView
-from outlive.failover.sizes import amounts
-from outlive.failover.slots import slot_view
-from outlive.failover.snapshot import Observation, Snapshot
+from outlive.failover.slots import format_amounts, slot_view
+from outlive.failover.snapshot import Snapshot
 from outlive.failover.topology import HOST_UNIT, Topology
-from outlive.placement.reservations import blocked_hosts, blocks_somebody, has_landed, unused
-from outlive.placement.vms import VmView
-from outlive.resources import CPU, FAILOVER, MEMORY, CoveredBy, Hypervisor, Reservation, Resource
+from outlive.placement import VmView, blocked_hosts, blocks_somebody, has_landed, unused_amounts
+from outlive.resources import CPU, FAILOVER, MEMORY, CoveredBy, Hypervisor, Reservation, Resource, state_digest
 from outlive.resources.reasons import AllocationFault, CoverageReason, render
-from outlive.resources.state import state_digest
 
 CERTIFICATE_VERSION: Final = 1
 
@@ -73,7 +70,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """What fails as one; absent for hosts."""
 
 
-class Lack(enum.StrEnum):
+class LackReason(enum.StrEnum):
     """Why a VM cannot be certified for all that it needs."""
 
     CLASH = "memberships-clash"
@@ -96,7 +93,7 @@ class Uncertified(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     required: int
     certified: int
     """What could be claimed, and is in a partial certificate."""
-    reason: Lack
+    reason: LackReason
     message: str
 
 
@@ -147,7 +144,7 @@ def certify(given: CertifyInput) -> CertifyResult:
         by = given.covered_by.get(vm.host) if need else None
         lines.append(VmLine(id=vm.id, host=vm.host, need=need, slots=tuple(slots), required=short, by=by))
         if need < required:
-            reason, message = maker.why(vm, required)
+            reason, message = maker.explain_lack(vm, required)
             lacking.append(
                 Uncertified(vm=vm.id, host=vm.host, required=required, certified=need, reason=reason, message=message)
             )
@@ -163,19 +160,19 @@ def certify(given: CertifyInput) -> CertifyResult:
         unit=given.unit,
         hosts=tuple(sorted(given.hosts)),
         vms=tuple(lines),
-        slots=tuple(_slot_line(slot) for slot in maker.slots if slot.ready is not False or slot.name in crowded),
+        slots=tuple(
+            SlotLine(
+                name=slot.name,
+                host=slot.host,
+                cpu_milli=slot.cpu_milli,
+                memory_bytes=slot.memory_bytes,
+                allocations=dict(slot.members),
+            )
+            for slot in maker.slots
+            if slot.ready is not False or slot.name in crowded
+        ),
     )
     return CertifyResult(certificate=certificate, uncertified=tuple(lacking))
-
-
-def _slot_line(slot: SlotView) -> SlotLine:
-    return SlotLine(
-        name=slot.name,
-        host=slot.host,
-        cpu_milli=slot.cpu_milli,
-        memory_bytes=slot.memory_bytes,
-        allocations=dict(slot.members),
-    )
 
 
 class _Maker:
@@ -186,37 +183,36 @@ class _Maker:
         self.slots: Sequence[SlotView] = sorted(given.slots, key=lambda slot: slot.name)
         views = {vm.id: vm for vm in given.vms}
         self.counting: dict[str, list[str]] = {vm: [] for vm in views}
-        self._idle: dict[str, list[tuple[Lack, str]]] = {}
+        self._idle: dict[str, list[tuple[LackReason, str]]] = {}
         """VM → why slots that list it do not count."""
         for slot in self.slots:
             for member in slot.members:
                 vm = views.get(member)
                 if vm is None:
                     continue
-                lack = self._lack(vm, slot)
+                lack = self._find_lack(vm, slot)
                 if lack is None:
                     self.counting[member].append(slot.name)
                 else:
                     self._idle.setdefault(member, []).append(lack)
         locations = {vm.id: vm.host for vm in given.vms}
-        self.broken = set(ConflictIndex.build(self.slots, topology=given.topology, locations=locations).faulty())
+        self.broken = set(ConflictIndex.build(self.slots, topology=given.topology, locations=locations).list_faulty())
 
-    def _lack(self, vm: VmView, slot: SlotView) -> tuple[Lack, str] | None:
+    def _find_lack(self, vm: VmView, slot: SlotView) -> tuple[LackReason, str] | None:
         name = f"slot {slot.name} on {slot.host or 'no host'}"
         full = slot.host in self._without_room
         why = allocation_fault(vm, slot)
         if why is not None and not (full and why.code == AllocationFault.NOT_READY):
-            return Lack(why.code), f"{name} {render(why).text}"
+            return LackReason(why.code), f"{name} {render(why).text}"
         if slot.host and not full:
             return None
-        return Lack.NO_ROOM, f"{name}, which {self._without_room.get(slot.host, 'is not known')}"
+        return LackReason.NO_ROOM, f"{name}, which {self._without_room.get(slot.host, 'is not known')}"
 
-    def why(self, vm: VmView, required: int) -> tuple[Lack, str]:
-        """Why the VM is not certified for all that it needs."""
+    def explain_lack(self, vm: VmView, required: int) -> tuple[LackReason, str]:
         has = f"{len(self.counting[vm.id])} of {required} slots"
         if vm.id in self.broken:
-            return Lack.CLASH, f"{has}, and a rule is broken for it: see outlive failover check"
-        nothing = (Lack.TOO_FEW, "no other slot lists it: see outlive failover plan")
+            return LackReason.CLASH, f"{has}, and a rule is broken for it: see outlive failover check"
+        nothing = (LackReason.TOO_FEW, "no other slot lists it: see outlive failover plan")
         reason, message = self._idle.get(vm.id, [nothing])[0]
         return reason, f"{has}; {message}"
 
@@ -230,13 +226,13 @@ def without_room(
         there = running.setdefault(vm.host, [0, 0])
         there[0] += vm.cpu_milli
         there[1] += vm.memory_bytes
-    left = {host.name: _free(host, running.get(host.name, [0, 0])) for host in hosts}
+    left = {host.name: _free_room(host, running.get(host.name, [0, 0])) for host in hosts}
     instances = {host.name: {one.id for one in host.status.instances} for host in hosts}
     reasons: dict[str, str] = {}
     for reservation in reservations:
         if not blocks_somebody(reservation):
             continue
-        held = unused(reservation, running=instances.get(reservation.status.host, ()))
+        held = unused_amounts(reservation, running=instances.get(reservation.status.host, ()))
         for name in blocked_hosts(reservation):
             free = left.get(name)
             if name not in instances:
@@ -250,12 +246,12 @@ def without_room(
         elif free is None:
             reasons[host.name] = "does not tell its capacity"
         elif min(free) < 0:
-            lacks = amounts(max(0, -free[0]), max(0, -free[1]))
+            lacks = format_amounts(max(0, -free[0]), max(0, -free[1]))
             reasons[host.name] = f"lacks {lacks} for its VMs and all that is reserved there"
     return reasons
 
 
-def _free(host: Hypervisor, running: Sequence[int]) -> tuple[int, int] | None:
+def _free_room(host: Hypervisor, running: Sequence[int]) -> tuple[int, int] | None:
     """What the host has beside its VMs, before reservations; ``None`` where its capacity is not known."""
     capacity, allocation = host.effective_capacity(), host.status.allocation
     if capacity is None or CPU not in capacity or MEMORY not in capacity:
@@ -274,6 +270,18 @@ def certify_input(
     """What may be certified of exactly these objects, under the settings in force."""
     observation = gathered.observation
     slots = [view for view in observation.slots if observation.objects[view.name].spec.type == FAILOVER]
+    # Slots that are ready but for the room on their host.
+    closed = observation.closed
+    unready = [slot for slot in slots if slot.ready is False and slot.unready and slot.host not in closed]
+    crowded = [slot.name for slot in unready if slot_view(observation.objects[slot.name]).ready is not False]
+    unplaced = []
+    for vm in gathered.unplaced:
+        if gathered.required.get(vm.id, 0) > 0:
+            required, why = gathered.required[vm.id], gathered.unplaced_reason(vm.id)
+            reason, message = LackReason(why.code), render(why).text
+            unplaced.append(
+                Uncertified(vm=vm.id, host=vm.host, required=required, certified=0, reason=reason, message=message)
+            )
     reservations = [item for item in objects if isinstance(item, Reservation)]
     return CertifyInput(
         state_digest=state_digest(objects),
@@ -281,34 +289,13 @@ def certify_input(
         vms=observation.vms,
         required=gathered.required,
         slots=tuple(slots),
-        crowded=tuple(_crowded(observation, slots)),
+        crowded=tuple(crowded),
         covered_by=dict(covered_by),
         without_room=without_room(observation.hypervisors, reservations, observation.vms),
         unit=gathered.settings.topology_choice.unit,
         topology=gathered.topology,
-        unplaced=tuple(_unplaced(gathered, vm) for vm in gathered.unplaced if gathered.required.get(vm.id, 0) > 0),
+        unplaced=tuple(unplaced),
         partial=partial,
-    )
-
-
-def _crowded(observation: Observation, slots: Iterable[SlotView]) -> Iterator[str]:
-    """The slots that are ready but for the room on their host."""
-    closed = observation.closed
-    for slot in slots:
-        unready = slot.ready is False and slot.unready and slot.host not in closed
-        if unready and slot_view(observation.objects[slot.name]).ready is not False:
-            yield slot.name
-
-
-def _unplaced(gathered: Snapshot, vm: VmView) -> Uncertified:
-    why = gathered.unplaced_reason(vm.id)
-    return Uncertified(
-        vm=vm.id,
-        host=vm.host,
-        required=gathered.required[vm.id],
-        certified=0,
-        reason=Lack(why.code),
-        message=render(why).text,
     )
 
 

@@ -13,22 +13,20 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.phrases import listing
-from outlive.failover.breaches import Breach
+from outlive.base import join_parts
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.culprits import removals
+from outlive.failover.culprits import find_removals
 from outlive.failover.model import SlotView
-from outlive.failover.rules import fits
-from outlive.failover.separation import ServerGroup, bond_of, called, groups_of, keys_by_vm
+from outlive.failover.rules import is_large_enough
+from outlive.failover.separation import ServerGroup, bond_of, groups_of, keys_by_vm, render_groups
 from outlive.failover.topology import Topology
-from outlive.placement.rules import AFFINITY, ANTI_AFFINITY, may_run_on
-from outlive.placement.vms import VmView
+from outlive.placement import AFFINITY, ANTI_AFFINITY, VmView, may_run_on
 
 REPLAN: Final = "outlive failover plan --apply"
 """The command that gives the VMs of server groups slots that are as their policies ask (``planner.replan``)."""
 
 
-class Fault(enum.StrEnum):
+class ViolationKind(enum.StrEnum):
     """What is wrong with an allocation."""
 
     GONE = "vm-gone"
@@ -47,7 +45,7 @@ class Fault(enum.StrEnum):
 class Violation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One fault with everybody involved."""
 
-    fault: Fault
+    fault: ViolationKind
     vm: str
     slots: tuple[str, ...]
     host: str = ""
@@ -87,50 +85,53 @@ def check(given: CheckInput) -> CheckResult:
     topology = given.topology
     index = ConflictIndex.build(given.slots, topology=topology, locations=locations)
     found = [
-        *_stale(given.slots, views),
-        *(_violation(breach) for breach in index.breaches()),
-        *separations(given.vms, given.slots, topology, given.required),
+        *_find_stale(given.slots, views),
+        *(
+            Violation(
+                fault=ViolationKind(f"rule-{breach.rule}"),
+                vm=breach.vm,
+                slots=breach.slots,
+                host=breach.host,
+                others=breach.others,
+                message=breach.describe(),
+            )
+            for breach in index.find_breaches()
+        ),
+        *find_separation_violations(given.vms, given.slots, topology, given.required),
     ]
     return CheckResult(
         allocations=sum(len(slot.members) for slot in given.slots),
         slots=len(given.slots),
         holds=not found,
         violations=tuple(found),
-        remove=removals(given.slots, locations, topology) if found else {},
+        remove=find_removals(given.slots, locations, topology) if found else {},
     )
 
 
-def _stale(slots: tuple[SlotView, ...], views: Mapping[str, VmView]) -> Iterator[Violation]:
+def _find_stale(slots: tuple[SlotView, ...], views: Mapping[str, VmView]) -> Iterator[Violation]:
     for slot in slots:
         for member, recorded in slot.members.items():
             vm = views.get(member)
             if vm is None:
                 text = f"VM {member} in slot {slot.name} is not known"
-                yield Violation(fault=Fault.GONE, vm=member, slots=(slot.name,), host=recorded, message=text)
+                yield Violation(fault=ViolationKind.GONE, vm=member, slots=(slot.name,), host=recorded, message=text)
                 continue
             if vm.host != recorded:
                 text = f"VM {member} runs on {vm.host}, slot {slot.name} believes on {recorded}"
-                yield Violation(fault=Fault.MOVED, vm=member, slots=(slot.name,), host=vm.host, message=text)
-            if not fits(vm, slot):
+                yield Violation(fault=ViolationKind.MOVED, vm=member, slots=(slot.name,), host=vm.host, message=text)
+            if not is_large_enough(vm, slot):
                 text = f"VM {member} does not fit into slot {slot.name}"
-                yield Violation(fault=Fault.TOO_SMALL, vm=member, slots=(slot.name,), host=slot.host, message=text)
+                yield Violation(
+                    fault=ViolationKind.TOO_SMALL, vm=member, slots=(slot.name,), host=slot.host, message=text
+                )
             if not may_run_on(vm, slot.host):
                 text = f"VM {member} may not run on {slot.host}, where slot {slot.name} is"
-                yield Violation(fault=Fault.NOT_ALLOWED, vm=member, slots=(slot.name,), host=slot.host, message=text)
+                yield Violation(
+                    fault=ViolationKind.NOT_ALLOWED, vm=member, slots=(slot.name,), host=slot.host, message=text
+                )
 
 
-def _violation(breach: Breach) -> Violation:
-    return Violation(
-        fault=Fault(f"rule-{breach.rule}"),
-        vm=breach.vm,
-        slots=breach.slots,
-        host=breach.host,
-        others=breach.others,
-        message=breach.sentence(),
-    )
-
-
-def separations(
+def find_separation_violations(
     vms: Iterable[VmView], slots: Sequence[SlotView], topology: Topology, required: Mapping[str, int]
 ) -> list[Violation]:
     """The memberships that are not as asked, by VM and slot, each once for each reason.
@@ -148,14 +149,16 @@ def separations(
         for member in slot.members:
             if member in concerned:
                 mine.setdefault(member, []).append(slot)
-    found = list(_in_one_domain(views, mine, topology)) if topology.apart else []
+    found = list(_find_shared_domains(views, mine, topology)) if topology.apart else []
     for group in groups:
-        found += _too_near(group, mine) if group.policy == ANTI_AFFINITY else _too_far(group, mine)
-    found += _closed_to_group(groups, mine)
+        found += (
+            _find_crowded_slots(group, mine) if group.policy == ANTI_AFFINITY else _find_scattered_slots(group, mine)
+        )
+    found += _find_closed_slots(groups, mine)
     return sorted(found, key=lambda one: (one.vm, one.slots, one.fault, one.message))
 
 
-def _in_one_domain(
+def _find_shared_domains(
     views: Mapping[str, VmView], mine: Mapping[str, Sequence[SlotView]], topology: Topology
 ) -> Iterator[Violation]:
     for vm, slots in mine.items():
@@ -170,11 +173,13 @@ def _in_one_domain(
                     continue
                 if value in seen:
                     detail = f"slot {slot.name} of VM {vm} on {slot.host} is in {domain} {value}, {seen[value]}"
-                    yield Violation(fault=Fault.DOMAIN, vm=vm, slots=(slot.name,), host=slot.host, message=detail)
+                    yield Violation(
+                        fault=ViolationKind.DOMAIN, vm=vm, slots=(slot.name,), host=slot.host, message=detail
+                    )
                 seen.setdefault(value, f"like its slot {slot.name} on {slot.host}")
 
 
-def _too_near(group: ServerGroup, mine: Mapping[str, Sequence[SlotView]]) -> Iterator[Violation]:
+def _find_crowded_slots(group: ServerGroup, mine: Mapping[str, Sequence[SlotView]]) -> Iterator[Violation]:
     """Of an anti-affinity group: slots where a peer runs, or has a slot."""
     runs: dict[str, list[str]] = {}
     holds: dict[str, list[str]] = {}
@@ -195,7 +200,7 @@ def _too_near(group: ServerGroup, mine: Mapping[str, Sequence[SlotView]]) -> Ite
                 yield Violation(
                     vm=member,
                     slots=(slot.name,),
-                    fault=Fault.SERVER_GROUP,
+                    fault=ViolationKind.SERVER_GROUP,
                     host=slot.host,
                     others=tuple(sorted({*near, *also})),
                     message=f"slot {slot.name} of VM {member} is on {slot.host}, where {', and '.join(what)}",
@@ -203,7 +208,7 @@ def _too_near(group: ServerGroup, mine: Mapping[str, Sequence[SlotView]]) -> Ite
                 )
 
 
-def _too_far(group: ServerGroup, mine: Mapping[str, Sequence[SlotView]]) -> Iterator[Violation]:
+def _find_scattered_slots(group: ServerGroup, mine: Mapping[str, Sequence[SlotView]]) -> Iterator[Violation]:
     """Of an affinity group: slots on hosts beyond as many as the largest need, those that fewest members use."""
     users: dict[str, set[str]] = {}
     for member in group.members:
@@ -219,7 +224,7 @@ def _too_far(group: ServerGroup, mine: Mapping[str, Sequence[SlotView]]) -> Iter
                 yield Violation(
                     vm=member,
                     slots=(slot.name,),
-                    fault=Fault.SERVER_GROUP,
+                    fault=ViolationKind.SERVER_GROUP,
                     host=slot.host,
                     others=tuple(vm for vm in group.members if vm != member),
                     remedy=REPLAN,
@@ -228,7 +233,7 @@ def _too_far(group: ServerGroup, mine: Mapping[str, Sequence[SlotView]]) -> Iter
                 )
 
 
-def _closed_to_group(groups: Sequence[ServerGroup], mine: Mapping[str, Sequence[SlotView]]) -> Iterator[Violation]:
+def _find_closed_slots(groups: Sequence[ServerGroup], mine: Mapping[str, Sequence[SlotView]]) -> Iterator[Violation]:
     """Slots of VMs that affinity groups keep together, on hosts that the host limit of another of them leaves out."""
     by_key = {(group.name, group.policy): group for group in groups if group.policy == AFFINITY}
     keys_of = keys_by_vm(by_key.values())
@@ -243,10 +248,10 @@ def _closed_to_group(groups: Sequence[ServerGroup], mine: Mapping[str, Sequence[
             yield Violation(
                 vm=vm,
                 slots=(slot.name,),
-                fault=Fault.SERVER_GROUP,
+                fault=ViolationKind.SERVER_GROUP,
                 host=slot.host,
                 others=tuple(closing),
-                message=f"slot {slot.name} of VM {vm} is on {slot.host}, where {listing(closing)} of "
-                f"{called(bond.together)} may not run, so that recovery starts none of them",
-                remedy=REPLAN if common else f"give {listing(sorted(limits))} a host in common in their host limits",
+                message=f"slot {slot.name} of VM {vm} is on {slot.host}, where {join_parts(closing)} of "
+                f"{render_groups(bond.together)} may not run, so that recovery starts none of them",
+                remedy=REPLAN if common else f"give {join_parts(sorted(limits))} a host in common in their host limits",
             )

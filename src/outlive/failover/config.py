@@ -14,24 +14,15 @@ from typing import Literal
 
 import msgspec
 
-from outlive.base.duration import parse_duration
-from outlive.base.errors import BadInput
+from outlive.base import BadInput, parse_duration
 from outlive.failover.protection import ProtectionSettings
 from outlive.failover.topology import HOST_UNIT, TopologyChoice
-from outlive.placement.settings import PlacementSettings
+from outlive.placement import PlacementSettings
 
 DEFAULT_REQUIREMENTS = {"*": 2}
 DEFAULT_RECONCILE_INTERVAL = "30s"
-DEFAULT_SHORT_INTERVAL = "100ms"
-DEFAULT_MIN_SUCCESS = 1
-DEFAULT_MAX_FAILURES = 99
-DEFAULT_MAX_VMS = 30
-DEFAULT_ROTATION = 4
 DEFAULT_REVALIDATION_INTERVAL = "30m"
-DEFAULT_CREATOR = "cortex-failover-controller"
-"""The value of the creator label that selectors and dashboards of existing installations look for."""
 DEFAULT_DATASOURCE = "nova-servers"
-DEFAULT_SCHEDULER_URL = "http://localhost:8080/scheduler/nova/external"
 _DOMAIN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,53}[A-Za-z0-9])?")
 """What may follow ``outlive.dev/domain-`` in the name of a label, which has at most 63 characters there."""
 
@@ -44,7 +35,7 @@ class RepackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Moving members into fewer slots in the background."""
 
     max_changes_per_cycle: int = 40
-    """Membership changes a cycle at most, while nobody misses a slot; 0 switches repacking off."""
+    """Most changes of allocations a cycle, while no VM lacks a slot; 0: no repacking."""
 
 
 MOST_SLOTS = 1_000
@@ -55,51 +46,44 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """Section ``failover``. A key that is absent has the value that its meaning names."""
 
     flavor_failover_requirements: dict[str, int] | None = None
-    """Pattern of flavor names → slots that such a VM needs. Absent: 2 for everybody; an explicit ``{}``: nobody."""
+    """Pattern of flavor names → slots of such a VM. Absent: 2 for all; ``{}``: none."""
     reconcile_interval: str = ""
     """Pause between cycles. Absent: 30s."""
     short_reconcile_interval: str | None = None
-    """Pause before the first cycle, and between cycles that are catching up; "0s" switches catching up off.
-    Absent: 100ms."""
+    """Pause between cycles that are catching up; "0s": no cycle catches up. Absent: 100ms."""
     min_success_for_short_interval: int | None = None
-    """Slots created or reused that a cycle needs to be followed by the short pause; 0: no minimum.
-    Absent: 1."""
+    """Least slots created or reused for the short pause to follow; 0: no minimum. Absent: 1."""
     max_failures_for_short_interval: int | None = None
-    """Failures that still allow the short pause; 0: none. Absent: 99."""
+    """Most failures for the short pause to follow; 0: none. Absent: 99."""
     max_vms_to_process: int = msgspec.field(default=0, name="maxVMsToProcess")
     """VMs handled in a cycle; a negative number: all. Absent or 0: 30."""
     vm_selection_rotation_interval: int | None = None
     """Every n-th cycle begins its selection at a random place; 0: never. Absent: 4."""
     limit_one_new_reservation_per_hypervisor: bool | None = None
-    """At most one new slot a host and cycle; first plans and upkeep between cycles are not bound. Absent: true."""
+    """At most one new slot a host and cycle, except in first plans and between cycles. Absent: true."""
     trust_hypervisor_location: bool = False
-    """Where a VM is: on the host that reports it (true), or on the host that the VM source names (false)."""
+    """Host of a VM: the one that reports it (true), or that in the VM source."""
     use_flavor_group_resources: bool = False
     """Slots are as large as the largest flavor of the VM's group; not with profile ``dedicated``."""
     revalidation_interval: str = ""
     """Pause between two validations of a slot, give or take 10 %. Absent: 30m."""
     creator: str = ""
-    """Value of the label ``outlive.dev/creator`` on slots. Absent: ``cortex-failover-controller``, which existing
-    dashboards look for."""
+    """Value of the label ``outlive.dev/creator`` on slots. Absent: ``cortex-failover-controller``, as in existing
+    dashboards."""
     datasource_name: str = ""
-    """Name of the data source that VMs are read from where they come from a database. Absent: ``nova-servers``."""
+    """Name of the data source if VMs come from a database. Absent: ``nova-servers``."""
     scheduler_url: str = msgspec.field(default="", name="schedulerURL")
-    """Where placement requests go when they travel over HTTP. Absent: ``http://localhost:8080/scheduler/nova/external``."""
+    """Address of placement over HTTP. Absent: ``http://localhost:8080/scheduler/nova/external``."""
     repack: RepackSettings = RepackSettings()
 
     def __post_init__(self) -> None:
         for name in ("reconcile_interval", "short_reconcile_interval", "revalidation_interval"):
-            _check_duration(_key(self, name), getattr(self, name))
+            _check_duration(_file_key(self, name), getattr(self, name))
         for pattern, count in (self.flavor_failover_requirements or {}).items():
             if count > MOST_SLOTS:
                 raise ValueError(f"flavorFailoverRequirements: {pattern!r} needs {count} slots; at most {MOST_SLOTS}")
         if self.repack.max_changes_per_cycle < 0:
             raise ValueError(f"repack.max_changes_per_cycle is {self.repack.max_changes_per_cycle}; at least 0")
-
-    @classmethod
-    def default(cls) -> FailoverConfig:
-        """Everything at its default."""
-        return cls().apply_defaults()
 
     def apply_defaults(self) -> FailoverConfig:
         """The same with absent values filled.
@@ -112,20 +96,20 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         return msgspec.structs.replace(
             self,
             flavor_failover_requirements=dict(DEFAULT_REQUIREMENTS) if requirements is None else requirements,
-            reconcile_interval=_filled(self.reconcile_interval, DEFAULT_RECONCILE_INTERVAL),
+            reconcile_interval=_read_duration(self.reconcile_interval, DEFAULT_RECONCILE_INTERVAL),
             short_reconcile_interval=self._short_interval(),
-            min_success_for_short_interval=_or(self.min_success_for_short_interval, DEFAULT_MIN_SUCCESS),
-            max_failures_for_short_interval=_or(self.max_failures_for_short_interval, DEFAULT_MAX_FAILURES),
-            max_vms_to_process=self.max_vms_to_process or DEFAULT_MAX_VMS,
-            vm_selection_rotation_interval=_or(self.vm_selection_rotation_interval, DEFAULT_ROTATION),
+            min_success_for_short_interval=_read_number(self.min_success_for_short_interval, 1),
+            max_failures_for_short_interval=_read_number(self.max_failures_for_short_interval, 99),
+            max_vms_to_process=self.max_vms_to_process or 30,
+            vm_selection_rotation_interval=_read_number(self.vm_selection_rotation_interval, 4),
             limit_one_new_reservation_per_hypervisor=True if one_each is None else one_each,
-            revalidation_interval=_filled(self.revalidation_interval, DEFAULT_REVALIDATION_INTERVAL),
-            creator=self.creator or DEFAULT_CREATOR,
+            revalidation_interval=_read_duration(self.revalidation_interval, DEFAULT_REVALIDATION_INTERVAL),
+            creator=self.creator or "cortex-failover-controller",
             datasource_name=self.datasource_name or DEFAULT_DATASOURCE,
-            scheduler_url=self.scheduler_url or DEFAULT_SCHEDULER_URL,
+            scheduler_url=self.scheduler_url or "http://localhost:8080/scheduler/nova/external",
         )
 
-    def for_profile(self, profile: Profile) -> FailoverConfig:
+    def adapt_to_profile(self, profile: Profile) -> FailoverConfig:
         """The same as it works with these calls: those of ``dedicated`` know the VMs' own sizes only, so that slots
         are of those as well, whatever ``useFlavorGroupResources`` says."""
         if profile == "dedicated" and self.use_flavor_group_resources:
@@ -133,7 +117,7 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         return self
 
     def _short_interval(self) -> str:
-        return self.short_reconcile_interval or DEFAULT_SHORT_INTERVAL
+        return self.short_reconcile_interval or "100ms"
 
     @property
     def requirements(self) -> dict[str, int]:
@@ -144,7 +128,7 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     @property
     def reconcile_interval_s(self) -> float:
         """Normal pause in seconds."""
-        return parse_duration(_filled(self.reconcile_interval, DEFAULT_RECONCILE_INTERVAL))
+        return parse_duration(_read_duration(self.reconcile_interval, DEFAULT_RECONCILE_INTERVAL))
 
     @property
     def short_reconcile_interval_s(self) -> float:
@@ -154,20 +138,18 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     @property
     def revalidation_interval_s(self) -> float:
         """Pause between validations of a slot, in seconds."""
-        return parse_duration(_filled(self.revalidation_interval, DEFAULT_REVALIDATION_INTERVAL))
+        return parse_duration(_read_duration(self.revalidation_interval, DEFAULT_REVALIDATION_INTERVAL))
 
 
 class FailoverUpkeepSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Section ``failoverUpkeep``: what only Outlive's failover has."""
 
     vm_source: Literal["resources", "database", "nova"] = "resources"
-    """Where VMs are read from: our own ``VirtualMachine`` objects, the reference's synchronised tables, or Nova's API
-    (section ``openstack``)."""
+    """Source of VMs: objects, Cortex' synchronised tables, or Nova's API (section ``openstack``)."""
     database_url: str = ""
     """SQLAlchemy address of that database, such as ``postgresql+psycopg://user@host/db``."""
     data_sources: dict[str, str] = {}
-    """Name of a data source → address, for ``failover.datasourceName`` to choose from; the default name means
-    ``databaseUrl`` where it is not listed here."""
+    """Name → address, for ``failover.datasourceName``; its default means ``databaseUrl``."""
     database_timeout: str = "30s"
     """Longest time one read of the database may take."""
     profile: Profile = "general"
@@ -175,30 +157,30 @@ class FailoverUpkeepSettings(msgspec.Struct, frozen=True, kw_only=True, rename="
     placement: Literal["inprocess", "http"] = "inprocess"
     """Ask the placement service of this process, or ``failover.schedulerURL``."""
     scheduler_token: str = ""
-    """Bearer token for ``failover.schedulerURL``; a scheduler of Outlive asks for one. Better in a file."""
+    """Bearer token for ``failover.schedulerURL``; better in a file."""
     scheduler_token_file: str = ""
-    """File that holds that token, white space around it aside; read at start."""
+    """File with that token; read at start."""
     brake_share: float = 0.20
-    """A cycle that would drop more than this share of all memberships …"""
+    """A cycle that would remove more than this share of all allocations …"""
     brake_number: int = 50
-    """… and more than this number of them drops none."""
+    """… and more than this number of them removes none."""
     grace_pauses: float = 2.0
-    """A slot without a status is deleted when it is older than this many normal pauses."""
+    """Number of normal pauses after which a slot without a status is deleted."""
     inline_planning_vms: int = 200
-    """Cycles that place more VMs than this are computed in a child process, so that the event loop stays free."""
+    """Cycles that place more VMs than this are computed in a child process."""
     events_react: bool = True
-    """React to VM and host changes at once; off leaves everything to the cycle."""
+    """React to VM and host changes at once, not only in cycles."""
     validation_workers: int = 4
     """Slots validated at the same time."""
     failure_unit: str = HOST_UNIT
-    """What fails together and counts as one in the rules: ``host``, or a failure domain such as ``rack``."""
+    """What fails together: ``host``, or a failure domain such as ``rack``."""
     keep_apart: list[str] = msgspec.field(default_factory=list)
-    """Failure domains in which no two of a VM's own host and its slots shall be, such as ``["rack", "power"]``."""
+    """Failure domains that a VM's host and its slots must not share, such as ``["rack", "power"]``."""
     server_groups: bool = True
-    """Whether the policies of server groups bind slots as well."""
+    """Whether policies of server groups apply to slots."""
 
     def __post_init__(self) -> None:
-        _check_duration(_key(self, "database_timeout"), self.database_timeout)
+        _check_duration(_file_key(self, "database_timeout"), self.database_timeout)
         for name, domains in (("failureUnit", [self.failure_unit]), ("keepApart", self.keep_apart)):
             for domain in domains:
                 if not _DOMAIN.fullmatch(domain):
@@ -211,7 +193,7 @@ class FailoverUpkeepSettings(msgspec.Struct, frozen=True, kw_only=True, rename="
             raise ValueError(f"brakeShare is {self.brake_share}; write a share between 0 and 1")
         for name in ("brake_number", "grace_pauses", "inline_planning_vms"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{_key(self, name)} is {getattr(self, name)}; it must be 0 or more")
+                raise ValueError(f"{_file_key(self, name)} is {getattr(self, name)}; it must be 0 or more")
         if not 1 <= self.validation_workers <= 64:
             raise ValueError(f"validationWorkers is {self.validation_workers}; write 1 to 64")
         if self.vm_source == "database" and not self.database_url and not self.data_sources:
@@ -252,13 +234,12 @@ SECRET_KEYS = frozenset({"databaseUrl", "dataSources", "schedulerToken"})
 """Keys of ``failoverUpkeep`` that are, or may hold, a secret."""
 
 
-def _key(settings: msgspec.Struct, name: str) -> str:
-    """The field as files name it."""
-    return _keys(type(settings))[name]
+def _file_key(settings: msgspec.Struct, name: str) -> str:
+    return _file_keys(type(settings))[name]
 
 
 @lru_cache(maxsize=16)
-def _keys(kind: type[msgspec.Struct]) -> dict[str, str]:
+def _file_keys(kind: type[msgspec.Struct]) -> dict[str, str]:
     return {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
 
 
@@ -273,11 +254,11 @@ def _check_duration(name: str, text: str | None) -> None:
         raise ValueError(f"{name} is {text}; a pause cannot be negative")
 
 
-def _filled(text: str, default: str) -> str:
+def _read_duration(text: str, default: str) -> str:
     return text if text and parse_duration(text) != 0 else default
 
 
-def _or(number: int | None, default: int) -> int:
+def _read_number(number: int | None, default: int) -> int:
     return default if number is None else number
 
 
@@ -300,7 +281,7 @@ class FailoverSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.upkeep.topology_choice
 
     @property
-    def of_plans(self) -> FailoverSettings:
+    def plan_settings(self) -> FailoverSettings:
         """Only what plans and coverage are made by: no addresses and no secrets, as another process may get it."""
         failover, upkeep = self.failover, self.upkeep
         return FailoverSettings(

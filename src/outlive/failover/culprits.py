@@ -1,6 +1,6 @@
 """Which memberships must go so that the rules hold again: culprits first, and as few as possible.
 
-Three steps (docs/reference/failover-planning.md#culprits): members that run elsewhere than recorded; members that break
+Three steps (docs/design/failover.md#culprits): members that run elsewhere than recorded; members that break
 rule 1 or 2 by themselves; and for what still clashes a smallest set of memberships. "Smallest" is exact for components
 of up to ``EXACT_ALLOCATIONS`` memberships; above, the set has nothing superfluous but need not be smallest.
 """
@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from outlive.failover.breaches import Breach, Meeting
-from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.conflicts import Breach, ConflictIndex, Meeting
 from outlive.failover.model import SlotView
 from outlive.failover.topology import HOSTS_ALONE, Topology
 
@@ -48,15 +47,15 @@ def find_culprits(
         for vm, host in slot.members.items()
         if vm in locations and locations[vm] != host
     ]
-    rest = without(slots, [(one.slot, one.vm) for one in found])
-    own_fault = _at_fault_alone(rest, locations, topology)
+    rest = remove_memberships(slots, [(one.slot, one.vm) for one in found])
+    own_fault = _find_self_conflicting(rest, locations, topology)
     found.extend(own_fault)
-    rest = without(rest, [(one.slot, one.vm) for one in own_fault])
-    found.extend(_clashing(rest, locations, topology))
+    rest = remove_memberships(rest, [(one.slot, one.vm) for one in own_fault])
+    found.extend(_find_clashing(rest, locations, topology))
     return sorted(found, key=lambda one: (one.slot, one.vm))
 
 
-def removals(
+def find_removals(
     slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology = HOSTS_ALONE
 ) -> dict[str, list[str]]:
     """Slot → members to remove, by id; slots that keep everybody are left out."""
@@ -66,7 +65,7 @@ def removals(
     return {slot: sorted(ids) for slot, ids in sorted(removed.items())}
 
 
-def without(slots: Iterable[SlotView], gone: Iterable[Membership]) -> list[SlotView]:
+def remove_memberships(slots: Iterable[SlotView], gone: Iterable[Membership]) -> list[SlotView]:
     """The slots without these memberships; the order is kept."""
     by_slot: dict[str, set[str]] = {}
     for slot_name, vm in gone:
@@ -81,29 +80,29 @@ def without(slots: Iterable[SlotView], gone: Iterable[Membership]) -> list[SlotV
     ]
 
 
-def _at_fault_alone(
+def _find_self_conflicting(
     slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology = HOSTS_ALONE
 ) -> list[Culprit]:
     """Members of a slot in their own unit, and all but the last by name of a VM's slots in one unit."""
     found: list[Culprit] = []
     first: dict[tuple[str, str], SlotView] = {}
     for slot in sorted(slots, key=lambda one: one.name, reverse=True):
-        unit = topology.unit(slot.host)
+        unit = topology.unit_of_host(slot.host)
         for vm, host in slot.members.items():
             if vm not in locations:
                 continue
-            if unit == topology.unit(host):
-                breach = _breach(1, vm, unit, {host, slot.host}, slot.name)
+            if unit == topology.unit_of_host(host):
+                breach = _to_breach(1, vm, unit, {host, slot.host}, slot.name)
                 found.append(Culprit(slot.name, vm, breach=breach))
                 continue
             kept = first.setdefault((vm, unit), slot)
             if kept is not slot:
-                breach = _breach(2, vm, unit, {slot.host, kept.host}, slot.name, kept.name)
+                breach = _to_breach(2, vm, unit, {slot.host, kept.host}, slot.name, kept.name)
                 found.append(Culprit(slot.name, vm, breach=breach))
     return found
 
 
-def _breach(rule: int, vm: str, unit: str, hosts: set[str], *slots: str) -> Breach:
+def _to_breach(rule: int, vm: str, unit: str, hosts: set[str], *slots: str) -> Breach:
     return Breach(rule=rule, vm=vm, host=unit, hosts=() if hosts == {unit} else tuple(sorted(hosts)), slots=slots)
 
 
@@ -115,36 +114,49 @@ class _Knot(NamedTuple):
     """Empty for what cannot be removed, such as the VM itself."""
 
 
-def _clashing(slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology) -> list[Culprit]:
+def _find_clashing(slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology) -> list[Culprit]:
     found: list[Culprit] = []
-    for component in _components(_knots(slots, locations, topology)):
+    for component in _find_components(_build_knots(slots, locations, topology)):
         first: dict[Membership, Meeting] = {}
         for knot in component:
             for source in knot.sources:
                 for one in source:
                     first.setdefault(one, knot.meeting)
-        for slot, vm in _smallest(component):
-            breach = next(first[slot, vm].breaches())
+        # A smallest set that resolves the component's knots; among equals earlier slots, then smaller ids.
+        members = sorted({one for knot in component for source in knot.sources for one in source})
+        if len(members) > EXACT_ALLOCATIONS:
+            chosen = _find_small_set(component)
+        else:
+            number = {one: position for position, one in enumerate(members)}
+            edges: set[int] = set()
+            for knot in component:
+                masks = [sum(1 << number[one] for one in source) for source in knot.sources]
+                edges.update(a | b for a, b in combinations(masks, 2) if a | b)
+            chosen = [members[position] for position in least_hitting_set(sorted(edges), len(members))]
+        for slot, vm in chosen:
+            breach = next(first[slot, vm].iter_breaches())
             found.append(Culprit(slot, vm, breach=breach))
     return found
 
 
-def _knots(slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology = HOSTS_ALONE) -> list[_Knot]:
+def _build_knots(
+    slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology = HOSTS_ALONE
+) -> list[_Knot]:
     knots = []
-    for meeting in ConflictIndex.build(slots, topology=topology, locations=locations).meetings():
+    for meeting in ConflictIndex.build(slots, topology=topology, locations=locations).find_meetings():
         vm = meeting.vm
         sources = [()] if meeting.own else list[tuple[Membership, ...]]()
-        sources += [_removable(locations, (slot, vm)) for slot in meeting.slots]
-        sources += [_removable(locations, (slot, vm), (slot, other)) for slot, other in meeting.shared]
+        sources += [_removable_memberships(locations, (slot, vm)) for slot in meeting.slots]
+        sources += [_removable_memberships(locations, (slot, vm), (slot, other)) for slot, other in meeting.shared]
         knots.append(_Knot(meeting, sources))
     return knots
 
 
-def _removable(locations: Mapping[str, str], *memberships: Membership) -> tuple[Membership, ...]:
+def _removable_memberships(locations: Mapping[str, str], *memberships: Membership) -> tuple[Membership, ...]:
     return tuple(one for one in memberships if one[1] in locations)
 
 
-def _components(knots: list[_Knot]) -> list[list[_Knot]]:
+def _find_components(knots: list[_Knot]) -> list[list[_Knot]]:
     """Knots that have memberships in common, directly or through others, together; in order of their first one."""
     leader: dict[Membership, Membership] = {}
 
@@ -169,20 +181,7 @@ def _components(knots: list[_Knot]) -> list[list[_Knot]]:
     return [grouped[key] for key in sorted(grouped)]
 
 
-def _smallest(component: list[_Knot]) -> list[Membership]:
-    """A smallest set that resolves the component's knots; among equals earlier slots, then smaller ids."""
-    members = sorted({one for knot in component for source in knot.sources for one in source})
-    if len(members) > EXACT_ALLOCATIONS:
-        return _greedy(component)
-    number = {one: position for position, one in enumerate(members)}
-    edges: set[int] = set()
-    for knot in component:
-        masks = [sum(1 << number[one] for one in source) for source in knot.sources]
-        edges.update(a | b for a, b in combinations(masks, 2) if a | b)
-    return [members[position] for position in least_hitting_set(sorted(edges), len(members))]
-
-
-def _greedy(component: list[_Knot]) -> list[Membership]:
+def _find_small_set(component: list[_Knot]) -> list[Membership]:
     """Most entangled first, as long as something still meets; then everybody returns who may."""
     live = [dict(enumerate(knot.sources)) for knot in component]
     where: dict[Membership, list[tuple[int, int]]] = {}
@@ -198,16 +197,7 @@ def _greedy(component: list[_Knot]) -> list[Membership]:
             gone.append(one)
             for at, key in where[one]:
                 live[at].pop(key, None)
-    return sorted(_without_superfluous(component, live, where, gone))
-
-
-def _without_superfluous(
-    component: list[_Knot],
-    live: list[dict[int, tuple[Membership, ...]]],
-    where: dict[Membership, list[tuple[int, int]]],
-    gone: list[Membership],
-) -> list[Membership]:
-    """Let those return whose return makes nothing meet, the last removed first."""
+    # A membership returns if that breaks no rule, the last removed first.
     kept = set(gone)
     for one in reversed(gone):
         back = [
@@ -219,7 +209,7 @@ def _without_superfluous(
             kept.discard(one)
             for at, key in back:
                 live[at][key] = component[at].sources[key]
-    return list(kept)
+    return sorted(kept)
 
 
 def least_hitting_set(sets: Sequence[int], elements: int) -> tuple[int, ...]:
@@ -231,7 +221,7 @@ def least_hitting_set(sets: Sequence[int], elements: int) -> tuple[int, ...]:
     if any(one == 0 for one in sets):
         raise ValueError("an empty set cannot be hit")
     minimal = [one for one in sets if not any(other != one and other & one == other for other in sets)]
-    for size in range(_disjoint(minimal), elements + 1):
+    for size in range(_count_disjoint(minimal), elements + 1):
         answer = _search(minimal, 0, size)
         if answer is not None:
             return answer
@@ -242,7 +232,7 @@ def _search(sets: list[int], element: int, budget: int) -> tuple[int, ...] | Non
     """The lexicographically first answer of at most ``budget`` elements, none below ``element``."""
     if not sets:
         return ()
-    if budget < _disjoint(sets):
+    if budget < _count_disjoint(sets):
         return None
     bit = 1 << element
     if any(one & bit for one in sets):
@@ -255,7 +245,7 @@ def _search(sets: list[int], element: int, budget: int) -> tuple[int, ...] | Non
     return _search(sets, element + 1, budget)
 
 
-def _disjoint(sets: list[int]) -> int:
+def _count_disjoint(sets: list[int]) -> int:
     """How many sets that have nothing in common are found quickly: no answer is smaller."""
     used = count = 0
     for one in sorted(sets, key=int.bit_count):

@@ -1,6 +1,6 @@
 """The decisions of failover by name, for ``outlive decide`` and for replay.
 
-Each is the function that the product itself uses, on plain views (docs/reference/failover-operation.md#decisions).
+Each is the function that the product itself uses, on plain views (docs/design/failover.md#decisions).
 """
 
 from __future__ import annotations
@@ -9,30 +9,29 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.failover.analysis.bound import BoundInput, BoundResult, bound
-from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.analysis.bound import BoundInput, BoundResult, compute_bound
+from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, compute_coverage
+from outlive.failover.analysis.drain.inputs import DrainInput, DrainResult
 from outlive.failover.analysis.drain.order import order_drain
-from outlive.failover.analysis.drain.steps import DrainInput, DrainResult
-from outlive.failover.analysis.explain.model import ExplainInput, Explanation
+from outlive.failover.analysis.explain.model import CoverageExplanation, ExplainInput
 from outlive.failover.analysis.explain.vm import explain
 from outlive.failover.analysis.survival import FailuresInput, FailuresResult, survive
-from outlive.failover.analysis.tolerance import ToleranceInput, ToleranceResult, tolerance
+from outlive.failover.analysis.tolerance import ToleranceInput, ToleranceResult, compute_tolerance
 from outlive.failover.certificate import CertifyInput, CertifyResult, certify
 from outlive.failover.check import CheckInput, CheckResult, check
 from outlive.failover.failback import FAIL_BACK
 from outlive.failover.model import SlotView
-from outlive.failover.protection import required
+from outlive.failover.protection import required_slots
 from outlive.failover.rebalance import REBALANCE
-from outlive.failover.reconciler.decider import DECISIONS as RECONCILER_DECISIONS
+from outlive.failover.reconciler.context import DECISIONS as RECONCILER_DECISIONS
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
-from outlive.failover.sizes import ResolvedSize, resolve_size
+from outlive.failover.slots import ResolvedSize, resolve_size
 from outlive.failover.topology import Topology
-from outlive.failover.verify.check import Verdict, VerifyInput
+from outlive.failover.verify.check import CertificateVerdict, VerifyInput
 from outlive.failover.verify.check import decide as verify
-from outlive.placement.flavor_groups import groups_by_flavor
-from outlive.placement.vms import VmView
+from outlive.placement import VmView, groups_by_flavor
 from outlive.resources import FlavorGroupSpec
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 
 
 class EligibleInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -84,7 +83,7 @@ class ResolveInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     groups: tuple[FlavorGroupSpec, ...] | None = None
 
 
-def _eligible(given: EligibleInput) -> EligibleResult:
+def _check_eligible(given: EligibleInput) -> EligibleResult:
     topology = given.topology
     answer = is_vm_eligible_for_reservation(given.vm, given.slot, given.slots, topology=topology)
     return EligibleResult(eligible=answer)
@@ -96,8 +95,8 @@ def _find(given: FindInput) -> FindResult:
     return FindResult(slots=tuple(slot.name for slot in found))
 
 
-def _required(given: RequiredInput) -> RequiredResult:
-    return RequiredResult(required=required(given.flavor, given.patterns))
+def _count_required(given: RequiredInput) -> RequiredResult:
+    return RequiredResult(required=required_slots(given.flavor, given.patterns))
 
 
 def _resolve_size(given: ResolveInput) -> ResolvedSize:
@@ -107,20 +106,26 @@ def _resolve_size(given: ResolveInput) -> ResolvedSize:
 
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     *RECONCILER_DECISIONS,
-    Decision("failover.eligible", _eligible, EligibleInput, EligibleResult, "Whether a VM may join a slot"),
+    Decision("failover.eligible", _check_eligible, EligibleInput, EligibleResult, "Whether a VM may join a slot"),
     Decision("failover.find", _find, FindInput, FindResult, "Which slots a VM fits into and may join"),
     Decision("failover.check", check, CheckInput, CheckResult, "Whether all allocations are right, and who has to go"),
-    Decision("failover.required", _required, RequiredInput, RequiredResult, "How many slots a flavor's VMs need"),
+    Decision("failover.required", _count_required, RequiredInput, RequiredResult, "How many slots a flavor's VMs need"),
     Decision("failover.resolve_size", _resolve_size, ResolveInput, ResolvedSize, "How large a VM's slot is"),
-    Decision("failover.coverage", coverage, CoverageInput, CoverageResult, "Who is covered, and why not"),
-    Decision("failover.explain", explain, ExplainInput, Explanation, "Why a VM has no slot, and what would help"),
-    Decision("failover.tolerance", tolerance, ToleranceInput, ToleranceResult, "Host failures that VMs survive"),
+    Decision("failover.coverage", compute_coverage, CoverageInput, CoverageResult, "Who is covered, and why not"),
+    Decision(
+        "failover.explain", explain, ExplainInput, CoverageExplanation, "Why a VM has no slot, and what would help"
+    ),
+    Decision(
+        "failover.tolerance", compute_tolerance, ToleranceInput, ToleranceResult, "Host failures that VMs survive"
+    ),
     Decision("failover.survive", survive, FailuresInput, FailuresResult, "Who is lost when hosts fail"),
     Decision("failover.certify", certify, CertifyInput, CertifyResult, "What may be claimed of a state"),
-    Decision("failover.verify", verify, VerifyInput, Verdict, "Whether a certificate is right about a state"),
+    Decision(
+        "failover.verify", verify, VerifyInput, CertificateVerdict, "Whether a certificate is right about a state"
+    ),
     Decision("failover.drain", order_drain, DrainInput, DrainResult, "In what order hosts can be emptied"),
     FAIL_BACK,
     REBALANCE,
-    Decision("failover.bound", bound, BoundInput, BoundResult, "The least that any valid plan needs"),
+    Decision("failover.bound", compute_bound, BoundInput, BoundResult, "The least that any valid plan needs"),
 )
 """All of them."""

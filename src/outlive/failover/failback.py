@@ -3,27 +3,26 @@
 A VM goes home with all of its affinity group, or not at all. Slots of theirs that would not count once they are there
 are exchanged first: each VM joins, or opens, a slot that counts for it on both hosts, and then leaves the old one. So a
 VM may go to the host of its own slot. Only where the VM's own limit of hosts leaves no third host the slot is exchanged
-after the move (docs/operating/policies.md#preferred-hosts). Balance is not looked at. Rules, room, slots and everyone's
+after the move (docs/how-to/policies.md#preferred-hosts). Balance is not looked at. Rules, room, slots and everyone's
 coverage must be as good afterwards as before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from outlive.failover.analysis.drain.inputs import DrainInput
 from outlive.failover.analysis.drain.layout import Layout
-from outlive.failover.analysis.drain.steps import DrainInput
 from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Action, Join, Leave, Offer, Open
-from outlive.failover.sizes import ResolvedSize
+from outlive.failover.planner.actions import Action, Join, Leave, Open, PlacementOffer
+from outlive.failover.slots import ResolvedSize
 from outlive.failover.topology import Topology
-from outlive.placement.rules import Demands, Peers, companions, judge
-from outlive.placement.vms import VmView, amounts_of
-from outlive.resources.reasons import FailBackReason, Reason, reason, render
-from outlive.runtime.decisions import Decision
+from outlive.placement import Peers, VmConstraints, VmView, amounts_of, find_companions, judge
+from outlive.resources.reasons import FailBackReason, Reason, make_reason, render
+from outlive.runtime import Decision
 
 TRIES: Final = 200
 """Pairs of a VM and a host that one plan tries."""
@@ -59,7 +58,7 @@ class FailBackInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     limits nothing."""
     places: dict[str, tuple[str, ...]] = {}
     """VM that may move now → hosts that may run it, and hold its slots, if they have room."""
-    demands: dict[str, Demands] = {}
+    demands: dict[str, VmConstraints] = {}
     """VM → what it asks of hosts and of other VMs; missing: nothing."""
     topology: Topology = Topology()
 
@@ -90,17 +89,6 @@ class FailBackResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 def fail_back(given: FailBackInput) -> FailBackResult:
     """The VM, or the affinity group, that gains most by going to a host that it prefers and that it may go to now."""
     work, blocked = _Homecoming(given), dict[str, FailBackObstacle]()
-    for vm, host in _wishes(given):
-        obstacle = work.bring(vm, host)
-        if obstacle is None:
-            return FailBackResult(slots=work.slots, moves=work.moves, blocked=tuple(blocked.values()))
-        if vm not in blocked and len(blocked) < BLOCKED:
-            blocked[vm] = FailBackObstacle(vm=vm, host=host, why=obstacle)
-    return FailBackResult(blocked=tuple(blocked.values()))
-
-
-def _wishes(given: FailBackInput) -> Iterator[tuple[str, str]]:
-    """Each VM with each host that it prefers to its own, those first that gain most; at most ``TRIES``."""
     hosts, where = {vm.id: vm.host for vm in given.vms}, set(given.hosts)
     gains = [
         (given.demands[vm].preferred[host] - given.demands[vm].preferred.get(hosts[vm], 0), vm, host)
@@ -110,7 +98,13 @@ def _wishes(given: FailBackInput) -> Iterator[tuple[str, str]]:
         if host in where
     ]
     better = sorted((one for one in gains if one[0] > 0), key=lambda one: (-one[0], one[1], one[2]))
-    return ((vm, host) for _, vm, host in better[:TRIES])
+    for _, vm, host in better[:TRIES]:
+        obstacle = work.bring(vm, host)
+        if obstacle is None:
+            return FailBackResult(slots=work.slots, moves=work.moves, blocked=tuple(blocked.values()))
+        if vm not in blocked and len(blocked) < BLOCKED:
+            blocked[vm] = FailBackObstacle(vm=vm, host=host, why=obstacle)
+    return FailBackResult(blocked=tuple(blocked.values()))
 
 
 class _Homecoming:
@@ -125,7 +119,7 @@ class _Homecoming:
         self._peers = Peers()
         for one in self._ruled:
             self._peers.put(one.id, one.rules, (self._vms[one.id].host,))
-        offers = {vm: Offer(hosts=(*hosts, self._vms[vm].host)) for vm, hosts in given.places.items()}
+        offers = {vm: PlacementOffer(hosts=(*hosts, self._vms[vm].host)) for vm, hosts in given.places.items()}
         self._layout = Layout(
             DrainInput(
                 drained=(),
@@ -143,17 +137,19 @@ class _Homecoming:
 
     def bring(self, vm: str, host: str) -> Reason | None:
         """Bring the VM and its affinity group to the host; what prevents it, with nothing changed."""
-        group = companions(self._demands(vm), self._ruled)
-        going = [one.id for one in group if self._host(one.id) != host and not self._is_down(one.id)]
-        if obstacle := self._stays(going, vm, host):
+        group = find_companions(self._demands_of(vm), self._ruled)
+        going = [one.id for one in group if self._layout.host_of(one.id) != host and not self._is_down(one.id)]
+        if obstacle := self._find_staying(going, vm, host):
             return obstacle
-        mark, before = self._layout.mark, self._weaknesses()
+        mark, before = self._layout.mark, self._get_weaknesses()
         for one in group:
-            if self._host(one.id) != host:
+            if self._layout.host_of(one.id) != host:
                 self._peers.put(one.id, one.rules, ())
         obstacle = next((why for one in going if (why := self._move(one, host, going)) is not None), None)
-        if obstacle is None and not self._is_as_strong(before):
-            obstacle = reason(FailBackReason.COVERAGE, host=host)
+        if obstacle is None:
+            faulty, missing = self._get_weaknesses()
+            if not faulty <= before[0] or any(count > before[1].get(one, 0) for one, count in missing.items()):
+                obstacle = make_reason(FailBackReason.COVERAGE, host=host)
         if obstacle is None:
             self.moves = tuple(VmMove(vm=one, source=self._vms[one].host, host=host) for one in going)
         else:
@@ -163,40 +159,40 @@ class _Homecoming:
                 self._peers.put(one.id, one.rules, (self._vms[one.id].host,))
         return obstacle
 
-    def _stays(self, going: Sequence[str], vm: str, host: str) -> Reason | None:
+    def _find_staying(self, going: Sequence[str], vm: str, host: str) -> Reason | None:
         """Who of these does not go, whatever the host is like."""
         gain = 0
         for one in going:
             if one not in self._given.willing:
-                return reason(FailBackReason.GROUP_STAYS, vm=one)
+                return make_reason(FailBackReason.GROUP_STAYS, vm=one)
             if one not in self._given.places or self._vms[one].host not in self._given.hosts:
-                return reason(FailBackReason.NOT_LIVE, vm=one)
-            weights = self._demands(one).preferred
+                return make_reason(FailBackReason.NOT_LIVE, vm=one)
+            weights = self._demands_of(one).preferred
             gain += weights.get(host, 0) - weights.get(self._vms[one].host, 0)
-        return reason(FailBackReason.GROUP_PREFERS, vm=vm) if gain <= 0 else None
+        return make_reason(FailBackReason.GROUP_PREFERS, vm=vm) if gain <= 0 else None
 
     def _move(self, vm: str, host: str, going: Sequence[str]) -> Reason | None:
         """Exchange its slots and let it be on the host; what prevents it."""
-        layout, demands, source = self._layout, self._demands(vm), self._vms[vm].host
+        layout, demands, source = self._layout, self._demands_of(vm), self._vms[vm].host
         there = judge(demands, host, self._peers)
         leaving = frozenset(self._vms[one].host for one in going)
         if there.refusal is not None or -there.merit[0] > len(judge(demands, source, self._peers).against):
             why = there.refusal or there.against[0]
-            return reason(FailBackReason.AGAINST_RULE, why=render(why).text)
-        if host not in self._given.places[vm] or not layout.fleet.grouped(vm, (host,), gone=leaving):
-            return reason(FailBackReason.NOT_OFFERED, vm=vm, host=host)
+            return make_reason(FailBackReason.AGAINST_RULE, why=render(why).text)
+        if host not in self._given.places[vm] or not layout.fleet.allowed_by_groups(vm, (host,), gone=leaving):
+            return make_reason(FailBackReason.NOT_OFFERED, vm=vm, host=host)
         later = []
-        for slot in next(layout.clashing(vm, (host,)))[1]:
+        for slot in next(layout.find_clashing_slots(vm, (host,)))[1]:
             if not self._exchange(vm, slot, host):
                 if not self._vms[vm].host_limit:
-                    return reason(FailBackReason.SLOT_STAYS, vm=vm, slot=slot)
+                    return make_reason(FailBackReason.SLOT_STAYS, vm=vm, slot=slot)
                 later.append(slot)
-        if not layout.fleet.fits(host, amounts_of(self._vms[vm])):
-            return reason(FailBackReason.NO_ROOM, vm=vm, host=host)
+        if not layout.fleet.has_room(host, amounts_of(self._vms[vm])):
+            return make_reason(FailBackReason.NO_ROOM, vm=vm, host=host)
         layout.move(vm, host)
         for slot in later:
             if not self._replace(vm, slot):
-                return reason(FailBackReason.SLOT_STAYS, vm=vm, slot=slot)
+                return make_reason(FailBackReason.SLOT_STAYS, vm=vm, slot=slot)
         self._peers.put(vm, demands.rules, (host,))
         return None
 
@@ -204,8 +200,14 @@ class _Homecoming:
         """Let the VM have another slot instead of this one, which counts where it is and on the host as well."""
         layout, mark = self._layout, self._layout.mark
         layout.leave(vm, slot)
-        other = next((one for one in layout.joinable(vm) if one != slot and not layout.clashes(vm, one, host)), None)
-        place = None if other else next((one for one in layout.openable(vm) if not layout.near(one, host)), None)
+        other = next(
+            (one for one in layout.joinable_slots(vm) if one != slot and not layout.has_clash(vm, one, host)), None
+        )
+        place = (
+            None
+            if other
+            else next((one for one in layout.openable_hosts(vm) if not layout.share_unit_or_domain(one, host)), None)
+        )
         if other is None and place is None:
             layout.undo(mark)
             return False
@@ -218,8 +220,8 @@ class _Homecoming:
     def _replace(self, vm: str, slot: str) -> bool:
         """Let the VM, where it is now, have another slot instead of this one."""
         self._layout.leave(vm, slot)
-        other = next(self._layout.joinable(vm), None)
-        place = None if other else next(self._layout.openable(vm), None)
+        other = next(self._layout.joinable_slots(vm), None)
+        place = None if other else next(self._layout.openable_hosts(vm), None)
         self._take(vm, other, place)
         return other is not None or place is not None
 
@@ -229,19 +231,12 @@ class _Homecoming:
         elif place is not None:
             self._layout.open(vm, place)
 
-    def _weaknesses(self) -> tuple[frozenset[str], Mapping[str, int]]:
+    def _get_weaknesses(self) -> tuple[frozenset[str], Mapping[str, int]]:
         """For whom a rule does not hold, and who misses slots."""
-        return frozenset(self._layout.fleet.faulty()), dict(self._layout.fleet.missing())
+        return frozenset(self._layout.fleet.list_faulty()), dict(self._layout.fleet.missing_slots())
 
-    def _is_as_strong(self, before: tuple[frozenset[str], Mapping[str, int]]) -> bool:
-        faulty, missing = self._weaknesses()
-        return faulty <= before[0] and all(count <= before[1].get(vm, 0) for vm, count in missing.items())
-
-    def _demands(self, vm: str) -> Demands:
-        return self._given.demands.get(vm) or Demands(id=vm)
-
-    def _host(self, vm: str) -> str:
-        return self._layout.host(vm)
+    def _demands_of(self, vm: str) -> VmConstraints:
+        return self._given.demands.get(vm) or VmConstraints(id=vm)
 
     def _is_down(self, vm: str) -> bool:
         view = self._vms[vm]

@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView
-from outlive.failover.topology import HOSTS_ALONE, Topology
-from outlive.failover.units import Ints
-from outlive.placement.rules import ANTI_AFFINITY
-from outlive.placement.vms import VmView, amounts_of
+from outlive.failover.topology import HOSTS_ALONE, Ints, Topology
+from outlive.placement import ANTI_AFFINITY, VmView, amounts_of
 from outlive.resources import CPU, MEMORY
 
 NO_LIMIT = 2**62
@@ -28,7 +26,7 @@ NO_LIMIT = 2**62
 Bools = NDArray[np.bool_]
 
 
-def _clamped(amount: int) -> int:
+def _clamp(amount: int) -> int:
     return max(-NO_LIMIT, min(amount, NO_LIMIT))
 
 
@@ -42,21 +40,21 @@ class FreeAmounts(NamedTuple):
     """Milli-cores and bytes first, then whatever else is counted."""
 
     @classmethod
-    def of(cls, free: Mapping[str, tuple[int, int]]) -> FreeAmounts:
+    def from_table(cls, free: Mapping[str, tuple[int, int]]) -> FreeAmounts:
         """From a table of milli-cores and bytes."""
-        pairs = ((_clamped(cpu), _clamped(memory)) for cpu, memory in free.values())
+        pairs = ((_clamp(cpu), _clamp(memory)) for cpu, memory in free.values())
         amounts = np.fromiter(chain.from_iterable(pairs), dtype=np.int64, count=2 * len(free))
         return cls(tuple(free), amounts.reshape(-1, 2))
 
     @classmethod
-    def of_resources(cls, free: Mapping[str, Mapping[str, int]]) -> FreeAmounts:
+    def from_resources(cls, free: Mapping[str, Mapping[str, int]]) -> FreeAmounts:
         """From a table of every resource; of one that a host does not name it has nothing."""
         others = {name for amounts in free.values() for name in amounts} - {CPU, MEMORY}
         resources = (CPU, MEMORY, *sorted(others))
-        rows = [[_clamped(amounts.get(name, 0)) for name in resources] for amounts in free.values()]
+        rows = [[_clamp(amounts.get(name, 0)) for name in resources] for amounts in free.values()]
         return cls(tuple(free), np.array(rows, dtype=np.int64).reshape(-1, len(resources)), resources)
 
-    def of_host(self, name: str) -> tuple[int, int] | None:
+    def get_free(self, name: str) -> tuple[int, int] | None:
         """One host's milli-cores and bytes, or ``None`` where it has no limit."""
         try:
             cpu, memory = self.amounts[self.names.index(name), :2].tolist()
@@ -64,7 +62,7 @@ class FreeAmounts(NamedTuple):
             return None
         return cpu, memory
 
-    def table(self) -> dict[str, tuple[int, int]]:
+    def to_table(self) -> dict[str, tuple[int, int]]:
         """Host → milli-cores and bytes."""
         pairs = self.amounts[:, :2].tolist()
         return {name: (cpu, memory) for name, (cpu, memory) in zip(self.names, pairs, strict=True)}
@@ -73,7 +71,7 @@ class FreeAmounts(NamedTuple):
 UNLIMITED = FreeAmounts((), np.zeros((0, 2), dtype=np.int64))
 
 
-class Fleet(ConflictIndex):
+class FleetIndex(ConflictIndex):
     """Hosts with their free capacity, slots, VMs and the rules."""
 
     def __init__(self, topology: Topology = HOSTS_ALONE) -> None:
@@ -98,8 +96,8 @@ class Fleet(ConflictIndex):
         """The host has so much free, whatever it had; nothing happens where nothing is limited."""
         if not self.limited:
             return
-        number = self.host(host)
-        free = self._free()
+        number = self.host_number(host)
+        free = self._free_matrix()
         known, row = bool(self._known[number]), free[number].copy()
         self._note(lambda: self._set_row(number, row, known=known))
         row = row.copy()
@@ -113,19 +111,19 @@ class Fleet(ConflictIndex):
 
     def knows_room(self, host: str) -> bool:
         """Whether it is known what the host has free, or nothing is limited."""
-        number, _ = self.host(host), self._free()
+        number, _ = self.host_number(host), self._free_matrix()
         return not self.limited or bool(self._known[number])
 
-    def fits(self, host: str, needs: Mapping[str, int]) -> bool:
+    def has_room(self, host: str, needs: Mapping[str, int]) -> bool:
         """Whether the host has that much of everything."""
-        return bool(self.roomy([host], needs))
+        return bool(self.hosts_with_room([host], needs))
 
-    def roomy(self, hosts: Sequence[str], needs: Mapping[str, int]) -> list[str]:
+    def hosts_with_room(self, hosts: Sequence[str], needs: Mapping[str, int]) -> list[str]:
         """Those of the hosts that have that much of everything."""
         if not self.limited:
             return list(hosts)
-        numbers = self.hosts(hosts)
-        amounts = self._free()[numbers]
+        numbers = self.host_numbers(hosts)
+        amounts = self._free_matrix()[numbers]
         fine = self._known[numbers]
         for name, amount in needs.items():
             if amount > 0:
@@ -133,7 +131,7 @@ class Fleet(ConflictIndex):
                 fine &= amounts[:, resources.index(name)] >= amount if name in resources else np.False_
         return [host for host, fits in zip(hosts, fine.tolist(), strict=True) if fits]
 
-    def lacks(self, host: str, needs: Mapping[str, int]) -> dict[str, int]:
+    def missing_amounts(self, host: str, needs: Mapping[str, int]) -> dict[str, int]:
         """Resource → how much of it is missing on the host; what is not counted anywhere is missing altogether."""
         if not self.limited:
             return {}
@@ -143,8 +141,8 @@ class Fleet(ConflictIndex):
 
     def free_of(self, hosts: Sequence[str], resource: str) -> list[int]:
         """What each of these hosts has free of a resource."""
-        numbers = self.hosts(hosts)
-        found: list[int] = self._free()[numbers, self._given.resources.index(resource)].tolist()
+        numbers = self.host_numbers(hosts)
+        found: list[int] = self._free_matrix()[numbers, self._given.resources.index(resource)].tolist()
         return found
 
     def free_table(self, hosts: Iterable[str]) -> dict[str, tuple[int, int]]:
@@ -154,18 +152,18 @@ class Fleet(ConflictIndex):
 
     def free_on(self, host: str) -> dict[str, int]:
         """Resource → what the host has free."""
-        number = self.host(host)
-        return dict(zip(self._given.resources, self._free()[number].tolist(), strict=True))
+        number = self.host_number(host)
+        return dict(zip(self._given.resources, self._free_matrix()[number].tolist(), strict=True))
 
-    def room(self, hosts: Ints, cpu_milli: int, memory_bytes: int) -> Bools:
+    def have_slot_room(self, hosts: Ints, cpu_milli: int, memory_bytes: int) -> Bools:
         """For each of these hosts, by number, whether a slot of that size fits."""
-        amounts = self._free()[hosts]
+        amounts = self._free_matrix()[hosts]
         found: Bools = (amounts[:, 0] >= cpu_milli) & (amounts[:, 1] >= memory_bytes)
         return found
 
-    def roomiest(self, hosts: Ints, cpu_milli: int, memory_bytes: int) -> tuple[int, int, int] | None:
+    def find_roomiest(self, hosts: Ints, cpu_milli: int, memory_bytes: int) -> tuple[int, int, int] | None:
         """(host, free milli-cores, free bytes) of the host that comes closest to holding such a slot."""
-        free = self._free()
+        free = self._free_matrix()
         limited = hosts[free[hosts, 0] < NO_LIMIT]
         if not len(limited):
             return None
@@ -177,8 +175,8 @@ class Fleet(ConflictIndex):
 
     def take(self, host: str, needs: Mapping[str, int], times: int = 1) -> None:
         """Something is on the host now; with ``times`` = -1 it left."""
-        number = self.host(host)
-        free = self._free()
+        number = self.host_number(host)
+        free = self._free_matrix()
         row = free[number]
         if not self._known[number] or row[0] >= NO_LIMIT:
             return
@@ -186,48 +184,52 @@ class Fleet(ConflictIndex):
         for place, name in enumerate(self._given.resources):
             row[place] -= times * needs.get(name, 0)
 
-    def joinable(self, vm: VmView, hosts: Iterable[str]) -> Iterator[str]:
+    def joinable_slots(self, vm: VmView, hosts: Iterable[str]) -> Iterator[str]:
         """Slots on these hosts that the VM may join and that would count for it, fullest first."""
-        found = self.admissible(self.vm(vm.id)) & self.fitting((vm.cpu_milli, vm.memory_bytes)) & self.open_slots
+        found = (
+            self.admissible_slots(self.vm_number(vm.id))
+            & self.fitting_slots((vm.cpu_milli, vm.memory_bytes))
+            & self.open_slots
+        )
         if found:
-            found = self.separation.among(vm.id, found & self.slots_on(set(self.hosts(list(hosts)))))
-        while (number := self.fullest(found)) is not None:
+            found = self.separation.allowed_slots(vm.id, found & self.slots_on(set(self.host_numbers(list(hosts)))))
+        while (number := self.find_fullest(found)) is not None:
             found &= ~self.slot_bit(number)
             yield self.slot_names[number]
 
-    def grouped(self, vm: str, hosts: Iterable[str], *, gone: Set[str] = frozenset()) -> list[str]:
+    def allowed_by_groups(self, vm: str, hosts: Iterable[str], *, gone: Set[str] = frozenset()) -> list[str]:
         """Of these hosts, those where its groups let the VM run; nobody counts on hosts that are ``gone``."""
         found = list(hosts)
-        for group in self.separation.groups(vm):
+        for group in self.separation.shared_groups(vm):
             where = {peer: host for peer, host in group.members.items() if peer != vm}
             if group.policy == ANTI_AFFINITY:
-                theirs = self._slot_hosts(where).union(where.values())
+                theirs = {
+                    self.host_of_slot(slot) for peer in where if self.has_vm(peer) for slot in self.slots_of(peer)
+                }
+                theirs.update(where.values())
                 found = [host for host in found if host not in theirs]
             elif together := set(where.values()) - gone:
                 found = [host for host in found if host in together]
         return found
-
-    def _slot_hosts(self, vms: Iterable[str]) -> set[str]:
-        return {self.host_of_slot(slot) for vm in vms if self.has_vm(vm) for slot in self.slots_of(vm)}
 
     # Changes that take and give room
 
     def open(self, slot: SlotView, *, rank: str | None = None) -> int:
         """``add_slot``, and what it holds is taken from its hosts."""
         number = self.add_slot(slot, rank=rank)
-        for host in holders(slot):
-            self.take(host, held_by(slot))
+        for host in holding_hosts(slot):
+            self.take(host, slot_amounts(slot))
         return number
 
     def close(self, slot: SlotView) -> None:
         """``remove_slot``, and what it held is free again."""
         self.remove_slot(slot.name)
-        for host in holders(slot):
-            self.take(host, held_by(slot), -1)
+        for host in holding_hosts(slot):
+            self.take(host, slot_amounts(slot), -1)
 
     def move(self, vm: VmView, host: str) -> None:
         """The VM runs on another host from here on, in the same slots and in the same server group."""
-        source, needs = self.location(vm.id), amounts_of(vm)
+        source, needs = self.location_of(vm.id), amounts_of(vm)
         self.take(host, needs)
         self.move_vm(vm.id, host)
         self.separation.move(vm.id, host)
@@ -240,16 +242,16 @@ class Fleet(ConflictIndex):
         self._given, self._columns, self._known = free, columns, known
 
     def _set_row(self, host: int, row: Ints, *, known: bool) -> None:
-        self._free()[host] = row
+        self._free_matrix()[host] = row
         self._known[host] = known
 
-    def _free(self) -> Ints:
+    def _free_matrix(self) -> Ints:
         """The columns, for all hosts that are known by now."""
         columns, hosts, given = self._columns, len(self.host_names), self._given
         unknown = 0 if given.names else NO_LIMIT
         if columns is None:
             if given.names is not self._named[0]:
-                self._named = given.names, np.array(self.hosts(given.names), dtype=np.int64)
+                self._named = given.names, np.array(self.host_numbers(given.names), dtype=np.int64)
                 hosts = len(self.host_names)
             columns = np.full((hosts, len(given.resources)), unknown, dtype=np.int64)
             self._known = np.zeros(hosts, dtype=np.bool_)
@@ -263,11 +265,11 @@ class Fleet(ConflictIndex):
         return columns
 
 
-def held_by(slot: SlotView) -> dict[str, int]:
+def slot_amounts(slot: SlotView) -> dict[str, int]:
     """What a slot takes of its host."""
     return {CPU: slot.cpu_milli, MEMORY: slot.memory_bytes}
 
 
-def holders(slot: SlotView) -> tuple[str, ...]:
+def holding_hosts(slot: SlotView) -> tuple[str, ...]:
     """The hosts on which a slot holds capacity: where it is, and where it is wanted."""
     return tuple(dict.fromkeys(host for host in (slot.host, slot.target_host) if host))

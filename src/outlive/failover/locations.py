@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, KeysView, Mapping
 import msgspec
 
 from outlive.failover.model import HostView
-from outlive.placement.vms import VmView
-from outlive.resources.reasons.coverage import CoverageReason
+from outlive.placement import VmView
+from outlive.resources.reasons import CoverageReason
 
 
 class Disagreement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -119,24 +119,24 @@ class Locations:
             self._of[vm] = tuple(sorted((*self._of.get(vm, ()), host)))
         return before ^ now
 
-    def first(self, vm: str) -> str | None:
+    def first_host(self, vm: str) -> str | None:
         """The first host, by name, that reports the VM; a lost one only where no other does."""
         found = self._of.get(vm)
         if not found:
             return None
         return next((host for host in found if host not in self.lost), found[0])
 
-    def located(self, vm: VmView | None) -> VmView | None:
+    def locate_vm(self, vm: VmView | None) -> VmView | None:
         """The VM where it is, or ``None`` where that is not known."""
         if vm is None:
             return None
         found = self._of.get(vm.id, ())
         present = tuple(host for host in found if host not in self.lost and (vm.held == () or host in vm.held))
-        reported = present[0] if present else self.first(vm.id)
+        reported = present[0] if present else self.first_host(vm.id)
         own = vm.host in found
         return locate(vm, reported, on_own_host=own, trust_hosts=self._trust_hosts, past=not present)
 
-    def unplaced(self, vm: VmView) -> CoverageReason | None:
+    def unplaced_reason(self, vm: VmView) -> CoverageReason | None:
         """Why a VM without location counts as exposed; ``None`` for one that is stopped."""
         if vm.id in self._of:
             return CoverageReason.DISPUTED if vm.host in self._on else CoverageReason.HOST_UNKNOWN
@@ -146,7 +146,7 @@ class Locations:
             return CoverageReason.HOST_UNKNOWN
         return None if vm.id in self._stopped_on[vm.host] else CoverageReason.NOT_REPORTED
 
-    def on(self, host: str) -> frozenset[str]:
+    def vms_on(self, host: str) -> frozenset[str]:
         """The VMs that the host reports."""
         return self._on.get(host, frozenset())
 
@@ -164,11 +164,11 @@ class Locations:
     def __len__(self) -> int:
         return len(self._of)
 
-    def called(self, vm: str, host: str) -> str:
+    def name_on_host(self, vm: str, host: str) -> str:
         """What the host calls the VM."""
         return self._names.get(host, {}).get(vm, "")
 
-    def merged(
+    def merge(
         self,
         known: Mapping[str, VmView],
         located: Mapping[str, VmView],
@@ -180,7 +180,9 @@ class Locations:
 
         ``listed`` and ``reported``: only about these VMs of the source, and these that hosts report.
         """
-        reporting = {vm: self.first(vm) or "" for vm in (self._of if reported is None else reported) if vm in self._of}
+        reporting = {
+            vm: self.first_host(vm) or "" for vm in (self._of if reported is None else reported) if vm in self._of
+        }
         unplaced: dict[str, CoverageReason] = {}
         nowhere = unknown = another = unlisted = 0
         for vm in known if listed is None else listed:
@@ -188,7 +190,7 @@ class Locations:
             if vm in located or vm not in known:
                 continue
             view = known[vm]
-            why = self.unplaced(view)
+            why = self.unplaced_reason(view)
             if why is not None:
                 unplaced[vm] = why
             if not self._trust_hosts:
@@ -200,14 +202,14 @@ class Locations:
             unplaced=unplaced,
             reporting=reporting,
             duplicates=tuple(
-                Disagreement(vm=vm, name=self.called(vm, host), hypervisor=host)
+                Disagreement(vm=vm, name=self.name_on_host(vm, host), hypervisor=host)
                 for vm, first in reporting.items()
                 if len(self._of[vm]) > 1
                 for host in self._of[vm]
                 if host != first
             ),
             not_in_source=tuple(
-                Disagreement(vm=vm, name=self.called(vm, host), hypervisor=host)
+                Disagreement(vm=vm, name=self.name_on_host(vm, host), hypervisor=host)
                 for vm, host in reporting.items()
                 if vm not in known
             ),
@@ -234,5 +236,5 @@ def merge(
     if not trust_hosts:
         order = {}
     order.update(dict.fromkeys(known))
-    located = {vm: found for vm in order if (found := locations.located(known[vm])) is not None}
-    return locations.merged(known, located)
+    located = {vm: found for vm in order if (found := locations.locate_vm(known[vm])) is not None}
+    return locations.merge(known, located)

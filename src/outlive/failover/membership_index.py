@@ -9,17 +9,76 @@ VMs for which a rule does not hold are kept as a set. ``trial`` and ``rollback``
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, KeysView, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple, Self
 
-from outlive.base.errors import BadInput
-from outlive.failover.journal import Journal
+from outlive.base import BadInput
 from outlive.failover.model import SlotView
 from outlive.failover.separation import SeparationIndex, groups_of
-from outlive.failover.slotsets import ByCount, bits, union
-from outlive.failover.topology import HOSTS_ALONE, Topology
-from outlive.failover.units import FaultIndex
-from outlive.placement.vms import VmView
+from outlive.failover.topology import HOSTS_ALONE, ByCount, FaultIndex, Topology, iter_bits, unite
+from outlive.placement import VmView
+
+# Changes that can be undone: each change notes how it is undone while a savepoint is open.
+
+
+class Journal:
+    """What has to be undone, the latest change first."""
+
+    def __init__(self) -> None:
+        self._journal: list[Callable[[], object]] | None = None
+        self._savepoints = 0
+
+    @contextmanager
+    def begin_trial(self) -> Iterator[None]:
+        """Everything that is changed inside is undone at the end."""
+        mark = self.set_savepoint()
+        try:
+            yield
+        finally:
+            self.roll_back(mark)
+
+    def set_savepoint(self) -> int:
+        """From now on changes can be undone, until ``roll_back`` or ``release`` is called with the answer."""
+        if self._journal is None:
+            self._journal = []
+        self._savepoints += 1
+        return len(self._journal)
+
+    @property
+    def mark(self) -> int:
+        """Where ``undo`` may return to, while a savepoint is open."""
+        return len(self._journal or ())
+
+    def undo(self, mark: int) -> None:
+        """Undo what changed since the mark."""
+        undo = self._journal or []
+        changes = undo[mark:]
+        self._journal = None
+        for change in reversed(changes):
+            change()
+        del undo[mark:]
+        self._journal = undo
+
+    def roll_back(self, mark: int) -> None:
+        """Undo what changed since the savepoint, and end it."""
+        self.undo(mark)
+        self.release(mark)
+
+    def release(self, mark: int) -> None:
+        """End the savepoint; what changed stays, unless an earlier savepoint is rolled back."""
+        self._savepoints -= 1
+        if not self._savepoints:
+            self._journal = None
+
+    def add_undo(self, undo: Callable[[], object]) -> None:
+        """Call this where what happens now is undone."""
+        self._note(undo)
+
+    def _note(self, undo: Callable[[], object]) -> None:
+        if self._journal is not None:
+            self._journal.append(undo)
+
 
 SIZES_REMEMBERED = 4096
 """VM sizes whose fitting slots are remembered; beyond it all are forgotten and found again."""
@@ -121,7 +180,7 @@ class MembershipIndex(FaultIndex, Journal):
                     self._link(number, other)
                 self._slots_of[vm].append(number)
                 members[vm] = None
-                self.separation.joined(name, number)
+                self.separation.record_join(name, number)
             bit = self._bit[number]
             self._by_members.move(bit, 0, len(members))
             self._crowded[number] = sum(count > 1 for count in units.values())
@@ -141,11 +200,11 @@ class MembershipIndex(FaultIndex, Journal):
 
     # Names and numbers
 
-    def vm(self, name: str) -> int:
+    def vm_number(self, name: str) -> int:
         """The number of a VM."""
         return self._vm_number[name]
 
-    def slot(self, name: str) -> int:
+    def slot_number(self, name: str) -> int:
         """The number of a slot."""
         return self._slot_number[name]
 
@@ -166,8 +225,8 @@ class MembershipIndex(FaultIndex, Journal):
 
     def add_vm(self, vm: VmView, required: int = 0) -> None:
         """Add the VM, or update its location, size, limit of hosts and need when it is there already."""
-        limit = frozenset(self.hosts(vm.host_limit)) if vm.host_limit else frozenset[int]()
-        state = _VmState(self.host(vm.host), (vm.cpu_milli, vm.memory_bytes), limit, True, required)
+        limit = frozenset(self.host_numbers(vm.host_limit)) if vm.host_limit else frozenset[int]()
+        state = _VmState(self.host_number(vm.host), (vm.cpu_milli, vm.memory_bytes), limit, True, required)
         self._set_state(self.learn_vm(vm.id, vm.host), state)
 
     def place_vm(self, vm: VmView) -> None:
@@ -179,7 +238,7 @@ class MembershipIndex(FaultIndex, Journal):
         """The number of a VM that a slot has recorded at this host; one that was added keeps its own location."""
         number = self._vm_number.get(name)
         if number is None:
-            place = self.host(host)
+            place = self.host_number(host)
             state = _VmState(place, (0, 0), frozenset(), False, 0)
             if self._free_vms:
                 number = heapq.heappop(self._free_vms)
@@ -195,11 +254,18 @@ class MembershipIndex(FaultIndex, Journal):
             self._vm_number[name] = number
             self._note(lambda: self._forget(name))
         elif not self._vm_state[number].added and self.host_names[self._vm_state[number].host] != host:
-            state = self._vm_state[number]._replace(host=self.host(host))
+            state = self._vm_state[number]._replace(host=self.host_number(host))
             if judged:
                 self._set_state(number, state)
             else:
-                self._relocate_unjudged(number, state)
+                # While slots are loaded counts follow, and no VM is judged.
+                before, now = self._vm_unit[number], self._unit_of[state.host]
+                self._vm_state[number] = state
+                if before != now:
+                    for slot in self._slots_of[number]:
+                        self._uncount(slot, before)
+                        self._count(slot, now)
+                    self._vm_unit[number] = now
         return number
 
     def remove_vm(self, vm: str) -> None:
@@ -212,7 +278,7 @@ class MembershipIndex(FaultIndex, Journal):
     def move_vm(self, vm: str, host: str) -> None:
         """The VM runs elsewhere now; it stays in its slots."""
         number = self._vm_number[vm]
-        self._set_state(number, self._vm_state[number]._replace(host=self.host(host)))
+        self._set_state(number, self._vm_state[number]._replace(host=self.host_number(host)))
 
     def add_slot(self, slot: SlotView, *, rank: str | None = None) -> int:
         """Add a slot with its members and return its number. ``rank`` stands in for the name where names break ties.
@@ -288,7 +354,7 @@ class MembershipIndex(FaultIndex, Journal):
             self._note_more(slot, self._vm_unit[vm], vm)
         members[vm] = None
         self._slots_of[vm].append(slot)
-        self.separation.joined(self.vm_names[vm], slot)
+        self.separation.record_join(self.vm_names[vm], slot)
         self._counting[vm] += self._covers(vm, slot)
         self._note_missing(vm)
         if not proven:
@@ -316,21 +382,21 @@ class MembershipIndex(FaultIndex, Journal):
         changed = self.separation.relabel(host, domains)
         if number is None or self.unit_names[self._unit_of[number]] == (unit or host):
             return changed
-        before, now = self._unit_of[number], self._unit(unit or host)
+        before, now = self._unit_of[number], self._ensure_unit(unit or host)
         self._unit_of[number], self._unit_array = now, None
-        for slot in bits(placed):
+        for slot in iter_bits(placed):
             self._uncount(slot, before)
             self._count(slot, now)
         for vm in self._vm_number.values():
             if self._vm_state[vm].host == number:
                 self._change_unit(vm, now)
-        for vm in {vm for slot in bits(placed) for vm in self._members[slot]}:
+        for vm in {vm for slot in iter_bits(placed) for vm in self._members[slot]}:
             self._judge(vm)
         return True
 
     # What is there
 
-    def location(self, vm: str) -> str:
+    def location_of(self, vm: str) -> str:
         """Where the VM runs."""
         return self.host_names[self._vm_state[self._vm_number[vm]].host]
 
@@ -347,14 +413,14 @@ class MembershipIndex(FaultIndex, Journal):
         """The number of the host that a slot is on."""
         return self._slot_host[slot]
 
-    def fitting(self, size: Size) -> int:
+    def fitting_slots(self, size: Size) -> int:
         """The slots of at least so many milli-cores and bytes, as a bit set."""
         known = self._fitting.get(size)
         if known is None:
             if len(self._fitting) >= SIZES_REMEMBERED:
                 self._fitting.clear()
-            found = (slot for slot in self._slot_number.values() if _fits(size, self._slot_size[slot]))
-            known = self._fitting[size] = union(self._bit[slot] for slot in found)
+            found = (slot for slot in self._slot_number.values() if _is_fitting(size, self._slot_size[slot]))
+            known = self._fitting[size] = unite(self._bit[slot] for slot in found)
         return known
 
     # VMs
@@ -368,16 +434,6 @@ class MembershipIndex(FaultIndex, Journal):
         self._vm_state[vm] = state
         self._change_unit(vm, self._unit_of[state.host])
         self._recount(vm)
-
-    def _relocate_unjudged(self, vm: int, state: _VmState) -> None:
-        """While slots are loaded: counts follow, nobody is judged."""
-        before, now = self._vm_unit[vm], self._unit_of[state.host]
-        self._vm_state[vm] = state
-        if before != now:
-            for slot in self._slots_of[vm]:
-                self._uncount(slot, before)
-                self._count(slot, now)
-            self._vm_unit[vm] = now
 
     def _change_unit(self, vm: int, unit: int) -> None:
         before = self._vm_unit[vm]
@@ -394,7 +450,6 @@ class MembershipIndex(FaultIndex, Journal):
             self._judge(vm)
 
     def _forget(self, vm: str) -> None:
-        """Forget a VM without slots."""
         number = self._vm_number.pop(vm)
         state = self._vm_state[number]
         self._note(lambda: self._set_state(self.learn_vm(vm, self.host_names[state.host]), state))
@@ -416,7 +471,7 @@ class MembershipIndex(FaultIndex, Journal):
     def _covers(self, vm: int, slot: int) -> bool:
         state = self._vm_state[vm]
         allowed = not state.limit or self._slot_host[slot] in state.limit
-        return allowed and self._slot_counts[slot] and _fits(state.size, self._slot_size[slot])
+        return allowed and self._slot_counts[slot] and _is_fitting(state.size, self._slot_size[slot])
 
     def _note_missing(self, vm: int) -> None:
         if self._vm_state[vm].required > self._counting[vm]:
@@ -434,7 +489,7 @@ class MembershipIndex(FaultIndex, Journal):
         self._note_missing(vm)
         del members[vm]
         self._slots_of[vm].remove(slot)
-        self.separation.left(self.vm_names[vm], slot)
+        self.separation.record_leave(self.vm_names[vm], slot)
         self._uncount(slot, self._vm_unit[vm])
         for other in self._slots_of[vm]:
             self._unlink(slot, other)
@@ -469,7 +524,7 @@ class MembershipIndex(FaultIndex, Journal):
         self._slot_number[slot.name] = number
         self._meetings_known = True
         bit, ready = self._bit[number], slot.ready is not False
-        host = self._slot_host[number] = self.host(slot.host)
+        host = self._slot_host[number] = self.host_number(slot.host)
         self._placed_on[host] |= bit
         self._slot_counts[number] = ready
         self.open_slots = self.open_slots | bit if ready else self.open_slots & ~bit
@@ -477,7 +532,7 @@ class MembershipIndex(FaultIndex, Journal):
         self._by_members.add(bit, 0)
         self._count(number, self._unit_of[host])
         for wanted in self._fitting:
-            if _fits(wanted, size):
+            if _is_fitting(wanted, size):
                 self._fitting[wanted] |= bit
         if len(self.slot_log) >= LOG_LENGTH:
             self.slot_log = list(self._slot_number.values())
@@ -487,5 +542,5 @@ class MembershipIndex(FaultIndex, Journal):
         return number
 
 
-def _fits(vm: Size, slot: Size) -> bool:
+def _is_fitting(vm: Size, slot: Size) -> bool:
     return slot[0] >= vm[0] and slot[1] >= vm[1]

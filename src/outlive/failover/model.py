@@ -1,13 +1,15 @@
 """What the decisions of failover see: plain, frozen views of hosts and slots; those of VMs are placement's (``vms``).
 
-No decision reads a resource or a store. Whoever gathers (``vms``, ``slots``, ``observation``) makes these views
-from resources, from a database or from a state file, and the same decision runs on all of them.
+No decision reads a resource or a store. ``vms``, ``slots`` and ``observation`` make these views from resources, from a
+database or from a state file, and the same decision runs on all of them.
 Amounts are whole numbers: milli-cores and bytes.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+from outlive.resources import DOMAIN_LABEL_PREFIX, ZONE_LABEL, Hypervisor, unschedulable_reason
 
 
 class HostView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
@@ -56,3 +58,32 @@ class SlotView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     acknowledged_at: float | None = None
     uid: str = ""
     version: str = ""
+
+
+def host_view(host: Hypervisor) -> HostView:
+    """A host with the VMs that it reports as active."""
+    why = unschedulable_reason(host)
+    return HostView(
+        name=host.name,
+        zone=host.metadata.labels.get(ZONE_LABEL, ""),
+        domains=failure_domains(host),
+        active=tuple(instance.id for instance in host.status.instances if instance.active),
+        stopped=tuple(instance.id for instance in host.status.instances if not instance.active),
+        lost=bool(host.status.lost),
+        closed=bool(why),
+        unschedulable=why,
+    )
+
+
+def names_on(host: Hypervisor) -> dict[str, str]:
+    """Active VM → what its host calls it."""
+    return {one.id: one.name for one in host.status.instances if one.active and one.name}
+
+
+def failure_domains(host: Hypervisor) -> dict[str, str]:
+    """Name → value of the failure domains that the host's labels name."""
+    return {
+        label.removeprefix(DOMAIN_LABEL_PREFIX): value
+        for label, value in sorted(host.metadata.labels.items())
+        if label.startswith(DOMAIN_LABEL_PREFIX) and value
+    }

@@ -15,19 +15,15 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
-from outlive.failover.calls import Call, Caller, NoCandidates, common_host, placement_class, with_candidates
+from outlive.base import OutliveError, get_logger
+from outlive.failover.calls import Call, Caller, NoCandidates, common_host, placement_class, write_candidates
 from outlive.failover.fleet import FreeAmounts
-from outlive.failover.planner.actions import Claim, Need, Offer
+from outlive.failover.planner.actions import Claim, Need, PlacementOffer
 from outlive.failover.ports import PlacementPort
-from outlive.failover.sizes import ResolvedSize
-from outlive.placement.fleet import Fleet
-from outlive.placement.ranking import Ranking
-from outlive.placement.request import Intent, PlacementRequest
-from outlive.placement.vms import VmView
-from outlive.resources.codec import encode_canonical
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.failover.slots import ResolvedSize
+from outlive.placement import Fleet, Intent, PlacementRequest, Ranking, VmView
+from outlive.resources import encode_canonical
+from outlive.runtime import OrderedTaskGroup
 
 CALLS_AT_ONCE = 4
 """Placement calls of one cycle that are under way at the same time."""
@@ -55,16 +51,16 @@ class InProcessPlacement:
         self._ranker = ranker
         self._fleet = fleet
 
-    async def offer(self, call: Call) -> Offer:
+    async def offer(self, call: Call) -> PlacementOffer:
         """The hosts with their scores, and how many hosts each step refused."""
         if call.request.hosts is None and not any(name not in call.request.ignore_hosts for name in self._fleet):
-            with_candidates(call, ())
+            write_candidates(call, ())
         ranking = await self._ranker.rank(call.request)
         return offer_of(ranking)
 
-    def likeness(self, call: Call) -> Hashable | None:
+    def equivalence_key(self, call: Call) -> Hashable | None:
         """What the answer rests on, where it is about one host."""
-        return likeness(self._fleet, call.request)
+        return equivalence_key(self._fleet, call.request)
 
 
 class WithCandidates:
@@ -77,50 +73,45 @@ class WithCandidates:
         self._port = port
         self._fleet = fleet
 
-    async def offer(self, call: Call) -> Offer:
+    async def offer(self, call: Call) -> PlacementOffer:
         """The answer to the call with its candidates; ``Refused`` where there are none.
 
         Of a search only hosts that were named are believed: a slot on any other would hold nothing that we know of.
         """
-        named = with_candidates(call, self._fleet.names)
-        request = msgspec.structs.replace(named.request, renamed_hosts=self._renamed())
+        named = write_candidates(call, self._fleet.names)
+        hosts = filter(None, map(self._fleet.find_host, self._fleet))
+        renamed = {host.name: host.status.source_name for host in hosts if host.status.source_name}
+        request = msgspec.structs.replace(named.request, renamed_hosts=renamed)
         named = msgspec.structs.replace(named, request=request)
         offer = await self._port.offer(named)
-        return offer if call.request.hosts is not None else _among(offer, frozenset(named.request.hosts or ()))
+        if call.request.hosts is not None:
+            return offer
+        candidates = frozenset(named.request.hosts or ())
+        strangers = [host for host in offer.hosts if host not in candidates]
+        if not strangers:
+            return offer
+        _log.warning("placement.strangers", hosts=strangers[:STRANGERS_SHOWN], number=len(strangers))
+        kept = [place for place, host in enumerate(offer.hosts) if host in candidates]
+        return msgspec.structs.replace(
+            offer,
+            hosts=tuple(offer.hosts[place] for place in kept),
+            scores=tuple(offer.scores[place] for place in kept) if offer.scores else (),
+        )
 
-    def likeness(self, call: Call) -> Hashable | None:
+    def equivalence_key(self, call: Call) -> Hashable | None:
         """As the scheduler has it."""
-        return self._port.likeness(call)
-
-    def _renamed(self) -> dict[str, str]:
-        """Host → the name that its source has for it, where that is another one."""
-        hosts = filter(None, map(self._fleet.host, self._fleet))
-        return {host.name: host.status.source_name for host in hosts if host.status.source_name}
+        return self._port.equivalence_key(call)
 
 
-def _among(offer: Offer, candidates: frozenset[str]) -> Offer:
-    """The offer without hosts that were not asked about."""
-    strangers = [host for host in offer.hosts if host not in candidates]
-    if not strangers:
-        return offer
-    _log.warning("placement.strangers", hosts=strangers[:STRANGERS_SHOWN], number=len(strangers))
-    kept = [place for place, host in enumerate(offer.hosts) if host in candidates]
-    return msgspec.structs.replace(
-        offer,
-        hosts=tuple(offer.hosts[place] for place in kept),
-        scores=tuple(offer.scores[place] for place in kept) if offer.scores else (),
-    )
-
-
-def offer_of(ranking: Ranking) -> Offer:
+def offer_of(ranking: Ranking) -> PlacementOffer:
     """A ranking as the assignment takes it."""
     refused = {trace.name: trace.removed for trace in ranking.traces if trace.removed}
-    return Offer(hosts=ranking.hosts, scores=ranking.scores, rejected=refused)
+    return PlacementOffer(hosts=ranking.hosts, scores=ranking.scores, rejected=refused)
 
 
 def free_capacity(fleet: Fleet) -> dict[str, tuple[int, int]]:
     """``free_amounts`` as a table: host → free milli-cores and bytes."""
-    return free_amounts(fleet).table()
+    return free_amounts(fleet).to_table()
 
 
 def free_amounts(fleet: Fleet) -> FreeAmounts:
@@ -128,7 +119,7 @@ def free_amounts(fleet: Fleet) -> FreeAmounts:
 
     A host with a missing or negative figure has nothing free.
     """
-    left, names = fleet.free(), fleet.names
+    left, names = fleet.free_amounts(), fleet.names
     return FreeAmounts(names, np.maximum(left, 0))
 
 
@@ -143,8 +134,8 @@ def claim_of(
 class Offers(msgspec.Struct, frozen=True, kw_only=True):
     """Class → what placement answered, for both searches."""
 
-    reuse: dict[str, Offer]
-    new: dict[str, Offer]
+    reuse: dict[str, PlacementOffer]
+    new: dict[str, PlacementOffer]
 
 
 async def gather_offers(
@@ -156,7 +147,8 @@ async def gather_offers(
     request_id: str,
     with_new: bool = True,
 ) -> Offers:
-    """Ask both questions (or only about reuse) for every class; a call that fails is an ``Offer`` with its error.
+    """Ask both questions (or only about reuse) for every class; a call that fails is an ``PlacementOffer`` with its
+    error.
 
     Where there is nobody to ask about, nobody is offered: that is an answer, and asking again would not change it.
     ``requests`` has the request id of each VM; a class is asked for under that of its first VM.
@@ -165,42 +157,36 @@ async def gather_offers(
     for one in missing:
         classes.setdefault(one.need.offer_class, []).append(one)
     limit = asyncio.Semaphore(CALLS_AT_ONCE)
-    reuse: dict[str, Offer] = {}
-    new: dict[str, Offer] = {}
+    reuse: dict[str, PlacementOffer] = {}
+    new: dict[str, PlacementOffer] = {}
 
-    async def ask(answers: dict[str, Offer], key: str, build: Callable[..., Call], members: list[Claim]) -> None:
+    async def ask(
+        answers: dict[str, PlacementOffer], key: str, build: Callable[..., Call], members: list[Claim]
+    ) -> None:
         first = members[0]
         ignore = common_host([member.vm for member in members])
         call = build(first.vm, first.need.size, ignore=ignore, req=requests.get(first.vm.id, ""), greq=request_id)
         async with limit:
-            answers[key] = await _asked(port, call)
+            try:
+                answers[key] = await port.offer(call)
+            except NoCandidates:
+                answers[key] = PlacementOffer()
+            except OutliveError as error:
+                _log.warning("placement.failed", kind=call.kind.value, vm=call.request.resource_id, error=str(error))
+                answers[key] = PlacementOffer(error=str(error))
 
     async with OrderedTaskGroup() as group:
         for key, members in classes.items():
-            group.create_task(ask(reuse, key, caller.reuse, members), name=f"reuse {key}")
+            group.create_task(ask(reuse, key, caller.build_reuse_call, members), name=f"reuse {key}")
             if with_new:
-                group.create_task(ask(new, key, caller.new, members), name=f"new {key}")
-    return Offers(reuse=_sorted(reuse), new=_sorted(new))
-
-
-async def _asked(port: PlacementPort, call: Call) -> Offer:
-    try:
-        return await port.offer(call)
-    except NoCandidates:
-        return Offer()
-    except OutliveError as error:
-        _log.warning("placement.failed", kind=call.kind.value, vm=call.request.resource_id, error=str(error))
-        return Offer(error=str(error))
-
-
-def _sorted(answers: Mapping[str, Offer]) -> dict[str, Offer]:
-    return {key: answers[key] for key in sorted(answers)}
+                group.create_task(ask(new, key, caller.build_new_call, members), name=f"new {key}")
+    return Offers(reuse=dict(sorted(reuse.items())), new=dict(sorted(new.items())))
 
 
 # Questions with one answer
 
 
-def likeness(fleet: Fleet, request: PlacementRequest) -> Hashable | None:
+def equivalence_key(fleet: Fleet, request: PlacementRequest) -> Hashable | None:
     """A key: requests with the same one have the same answer at the same moment. ``None``: none is like this one.
 
     An answer about one host rests on the request, on what is known of the host, and on what gives way to the asking VM
@@ -218,14 +204,10 @@ def likeness(fleet: Fleet, request: PlacementRequest) -> Hashable | None:
         global_request_id="",
         ignore_hosts=tuple(host for host in request.ignore_hosts if host in hosts),
     )
-    return encode_canonical(anybodys), _giving_way(fleet, request.resource_id, hosts[0])
-
-
-def _giving_way(fleet: Fleet, vm: str, host: str) -> tuple[str, ...]:
-    """Reservations that hold something on the host and give way to this VM."""
-    row = fleet.row(host)
+    # Reservations that hold something on the host and give way to this VM.
+    row, vm = fleet.find_row(hosts[0]), request.resource_id
     found: list[str] = []
     for bucket in (fleet.ledger.slots_of_vm.get(vm), fleet.ledger.in_flight_of_vm.get(vm)):
         if bucket is not None:
             found += [name for name, entry in bucket.entries.items() if row in entry.rows]
-    return tuple(sorted(found))
+    return encode_canonical(anybodys), tuple(sorted(found))

@@ -10,9 +10,9 @@ from collections.abc import Hashable
 from typing import Any, Protocol
 
 from outlive.failover.calls import Call
-from outlive.failover.planner.actions import Offer
-from outlive.resources.codec import decode_as, encode_canonical
-from outlive.runtime.decisions import Decision
+from outlive.failover.planner.actions import PlacementOffer
+from outlive.resources import decode_as, encode_canonical
+from outlive.runtime import Decision
 
 
 class PlacementPort(Protocol):
@@ -21,14 +21,14 @@ class PlacementPort(Protocol):
     needs_candidates: bool
     """Whether calls that mean all hosts must name them."""
 
-    async def offer(self, call: Call) -> Offer:
+    async def offer(self, call: Call) -> PlacementOffer:
         """The hosts that may take it, best first; none is an answer too.
 
         Raises ``Unavailable``, ``BadInput``, or ``Refused`` where there is no host to ask about.
         """
         ...
 
-    def likeness(self, call: Call) -> Hashable | None:
+    def equivalence_key(self, call: Call) -> Hashable | None:
         """A key: calls with the same one have the same answer at the same moment. ``None``: nobody knows."""
         ...
 

@@ -13,9 +13,8 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput, Invalid
-from outlive.base.patterns import Pattern, compile_pattern
-from outlive.placement.vms import VmView
+from outlive.base import BadInput, Invalid, Pattern, compile_pattern
+from outlive.placement import VmView
 
 LEVELS_LIMIT: Final = 100
 """Levels that settings may name."""
@@ -38,19 +37,19 @@ class LevelSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     """A protection level."""
 
     slots: int | None = None
-    """Slots that such a VM needs, whatever ``failover.flavorFailoverRequirements`` says; null: what that says."""
+    """Slots that such a VM needs; null: as ``failover.flavorFailoverRequirements`` says."""
     priority: int = 0
-    """Whose slots come first, and who restarts first: larger is earlier."""
+    """Order of slots and restarts: larger is earlier."""
 
 
 class ProtectionSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Section ``protection``: levels, and who has which. Without levels nothing differs between VMs."""
+    """Section ``protection``: levels, and which VMs have them. Without levels all VMs are alike."""
 
     levels: dict[str, LevelSettings] = {}
     """Name → ``slots`` that its VMs need (null: as their flavors ask) and ``priority`` (larger is earlier), such as
     ``{"critical": {"slots": 3, "priority": 100}}``."""
     default: str = ""
-    """Level of VMs that nothing else gives one; empty: none, which means priority 0 and slots by flavor."""
+    """Level of all other VMs; empty: none, which means priority 0 and slots by flavor."""
     flavors: dict[str, str] = {}
     """Pattern of flavor names → level. Of all that match, the level with the largest priority counts."""
     projects: dict[str, str] = {}
@@ -107,29 +106,29 @@ class Demands:
         self._everybody = everybody
         self._remembered: dict[tuple[str, str, str, bool], Demand] = {}
 
-    def of(self, vm: VmView) -> Demand:
+    def demand_of(self, vm: VmView) -> Demand:
         """What this VM needs, with its own priority where it has one."""
-        demand = self._of_kind(vm)
+        demand = self._demand_of_kind(vm)
         if vm.priority is None or vm.priority == demand.priority:
             return demand
         return msgspec.structs.replace(demand, priority=vm.priority)
 
-    def required(self, vm: VmView) -> int:
+    def required_slots(self, vm: VmView) -> int:
         """Slots that this VM needs: those of its level, else the largest count of the patterns for its flavor.
 
         One that was taken out of protection needs none.
         """
-        return self._of_kind(vm).required
+        return self._demand_of_kind(vm).required
 
-    def priority(self, vm: VmView) -> int:
-        """Whose slots come first, and who restarts first: larger is earlier."""
-        return self._of_kind(vm).priority if vm.priority is None else vm.priority
+    def priority_of(self, vm: VmView) -> int:
+        """Order of slots and restarts: larger is earlier."""
+        return self._demand_of_kind(vm).priority if vm.priority is None else vm.priority
 
-    def among(self, vms: Iterable[VmView]) -> Demanded:
+    def collect_demands(self, vms: Iterable[VmView]) -> Demanded:
         """What these VMs need."""
         found = Demanded(required={}, priorities={}, levels={}, unknown={})
         for vm in vms:
-            demand = self._of_kind(vm)
+            demand = self._demand_of_kind(vm)
             if demand.required:
                 found.required[vm.id] = demand.required
             if priority := demand.priority if vm.priority is None else vm.priority:
@@ -140,22 +139,25 @@ class Demands:
                 found.unknown[vm.id] = vm.level
         return found
 
-    def _of_kind(self, vm: VmView) -> Demand:
+    def _demand_of_kind(self, vm: VmView) -> Demand:
         """What VMs of this level, project and flavor need."""
         kind = (vm.level, vm.project, vm.flavor, vm.unprotected)
         known = self._remembered.get(kind)
         if known is None:
             if len(self._remembered) >= KINDS_REMEMBERED:
                 self._remembered.clear()
-            name = self._level(vm.level, vm.project, vm.flavor)
+            name = self._level_of(vm.level, vm.project, vm.flavor)
             level = self.levels.get(name, LevelSettings())
             slots = level.slots if self._everybody is None else self._everybody
-            slots = self._count(vm.flavor) if slots is None else slots
+            if slots is None:
+                # The largest count of any pattern that matches, never below 0.
+                flavor = vm.flavor
+                slots = max([0, *(count for pattern, count in self._counts if flavor and pattern.fullmatch(flavor))])
             slots = 0 if vm.unprotected else slots
             known = self._remembered[kind] = Demand(required=slots, priority=level.priority, level=name)
         return known
 
-    def _level(self, asked: str, project: str, flavor: str) -> str:
+    def _level_of(self, asked: str, project: str, flavor: str) -> str:
         """By the level that the VM itself asks for, else by project, else by flavor, else the default.
 
         A level that there is not counts as none asked for.
@@ -173,14 +175,10 @@ class Demands:
         level = self.levels[name]
         return (-level.priority, -(level.slots or 0), name)
 
-    def _count(self, flavor: str) -> int:
-        """The largest count of any pattern that matches, never below 0."""
-        return max([0, *(count for pattern, count in self._counts if flavor and pattern.fullmatch(flavor))])
 
-
-def required(flavor: str, patterns: Mapping[str, int]) -> int:
+def required_slots(flavor: str, patterns: Mapping[str, int]) -> int:
     """Slots that a VM of this flavor needs under the patterns (glob → count)."""
-    return Demands(patterns).required(VmView(id="", host="", flavor=flavor))
+    return Demands(patterns).required_slots(VmView(id="", host="", flavor=flavor))
 
 
 def restart_order(vms: Iterable[VmView], priorities: Mapping[str, int]) -> list[VmView]:
@@ -193,7 +191,15 @@ def check_protection(settings: ProtectionSettings) -> None:
     if len(settings.levels) > LEVELS_LIMIT:
         raise BadInput(f"{len(settings.levels)} levels", place="protection.levels", remedy=f"at most {LEVELS_LIMIT}")
     for name, level in settings.levels.items():
-        _check_level(name, level)
+        place = f"protection.levels.{name}"
+        if not LEVEL_NAME.match(name):
+            remedy = "letters, digits, '.', '_' and '-', at most 63 characters"
+            raise BadInput(f"{name[:80]!r} cannot be the name of a level", place="protection.levels", remedy=remedy)
+        if level.slots is not None and not 0 <= level.slots <= SLOTS_LIMIT:
+            raise BadInput(f"{level.slots} slots", place=f"{place}.slots", remedy=f"write 0 to {SLOTS_LIMIT}, or null")
+        if abs(level.priority) > PRIORITY_LIMIT:
+            remedy = f"write {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}"
+            raise BadInput(f"priority {level.priority} is out of range", place=f"{place}.priority", remedy=remedy)
     names = list(settings.levels)
     if settings.default:
         _check_known(settings.default, "protection.default", names)
@@ -217,18 +223,6 @@ def check_vm_protection(vm: str, level: str, priority: int | None) -> None:
     if priority is not None and abs(priority) > PRIORITY_LIMIT:
         remedy = f"write {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}"
         raise Invalid(f"VM {vm}: priority {priority} is out of range", place="spec.restartPriority", remedy=remedy)
-
-
-def _check_level(name: str, level: LevelSettings) -> None:
-    place = f"protection.levels.{name}"
-    if not LEVEL_NAME.match(name):
-        remedy = "letters, digits, '.', '_' and '-', at most 63 characters"
-        raise BadInput(f"{name[:80]!r} cannot be the name of a level", place="protection.levels", remedy=remedy)
-    if level.slots is not None and not 0 <= level.slots <= SLOTS_LIMIT:
-        raise BadInput(f"{level.slots} slots", place=f"{place}.slots", remedy=f"write 0 to {SLOTS_LIMIT}, or null")
-    if abs(level.priority) > PRIORITY_LIMIT:
-        remedy = f"write {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}"
-        raise BadInput(f"priority {level.priority} is out of range", place=f"{place}.priority", remedy=remedy)
 
 
 def _check_known(name: str, place: str, names: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ How full a host is, is the share of its capacity that its VMs are allocated, of 
 The imbalance is the fullest host's share less the emptiest one's. Nothing happens until it is above the threshold; then
 VMs move between hosts whose shares are further apart than half of it, until none is left for which that helps. Between
 the two nothing moves to and fro: a plan that was carried out leaves nothing to be planned
-(docs/reference/failover-planning.md#rebalancing).
+(docs/design/failover.md#rebalancing).
 
 Each move is tried on the fleet first. It must leave every rule, every slot and everybody's coverage as good as they
 were, and needs room beside all slots and reservations; what VMs ask of hosts says ``placement.rules``.
@@ -19,13 +19,12 @@ from typing import Final
 import msgspec
 
 from outlive.failover.failback import VmMove
-from outlive.failover.fleet import Fleet, FreeAmounts
+from outlive.failover.fleet import FleetIndex, FreeAmounts
 from outlive.failover.model import SlotView
 from outlive.failover.topology import Topology
-from outlive.placement.rules import Demands, Peers, judge
-from outlive.placement.vms import VmView, amounts_of
+from outlive.placement import Peers, VmConstraints, VmView, amounts_of, judge
 from outlive.resources import CPU, MEMORY
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 
 THRESHOLD: Final = 0.2
 """The imbalance above which VMs move."""
@@ -59,7 +58,7 @@ class RebalanceInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     limits nothing."""
     destinations: dict[str, tuple[str, ...]] = {}
     """VM that may move → hosts that may run it if they have room."""
-    demands: dict[str, Demands] = {}
+    demands: dict[str, VmConstraints] = {}
     """VM → what it asks of hosts and of other VMs; missing: nothing."""
     threshold: float = THRESHOLD
     moves: int = MOVES
@@ -102,7 +101,7 @@ class RebalanceResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 def rebalance(given: RebalanceInput) -> RebalanceResult:
     """At most ``moves`` moves that make the fleet more even; none unless it is more uneven than ``threshold``."""
     work = _Balancing(given)
-    before = work.imbalance()
+    before = work.compute_imbalance()
     if before <= given.threshold:
         return RebalanceResult(before=round(before, DIGITS), after=round(before, DIGITS))
     steps: list[BalancingMove] = []
@@ -110,8 +109,8 @@ def rebalance(given: RebalanceInput) -> RebalanceResult:
         steps.append(step)
     if steps:
         work = _Balancing(given)
-    moves, left_out = work.whole(steps)
-    after = work.imbalance()
+    moves, left_out = work.merge_steps(steps)
+    after = work.compute_imbalance()
     if len(steps) >= given.moves or (left_out and moves):
         why = BalanceReason.LIMIT
     else:
@@ -119,7 +118,7 @@ def rebalance(given: RebalanceInput) -> RebalanceResult:
     return RebalanceResult(before=round(before, DIGITS), after=round(after, DIGITS), why=why, moves=moves)
 
 
-def allocated(vms: tuple[VmView, ...]) -> dict[str, dict[str, int]]:
+def allocated_by_host(vms: tuple[VmView, ...]) -> dict[str, dict[str, int]]:
     """Host → what its VMs that run, or are to, are allocated."""
     found: dict[str, dict[str, int]] = {}
     for vm in vms:
@@ -130,7 +129,7 @@ def allocated(vms: tuple[VmView, ...]) -> dict[str, dict[str, int]]:
     return found
 
 
-def share(capacity: Mapping[str, int], used: Mapping[str, int]) -> float:
+def fullest_share(capacity: Mapping[str, int], used: Mapping[str, int]) -> float:
     """How full a host is: of cores or of memory, whichever is more. One of unknown capacity counts as full."""
     shares = [used.get(name, 0) / capacity[name] for name in (CPU, MEMORY) if capacity.get(name, 0) > 0]
     return max(shares, default=1.0)
@@ -144,13 +143,13 @@ class _Balancing:
         self._apart = given.threshold / 2
         self._vms = {vm.id: vm for vm in given.vms}
         self._capacity = {host.name: host.capacity for host in given.hosts}
-        used = allocated(given.vms)
+        used = allocated_by_host(given.vms)
         self._used = {name: used.get(name, {CPU: 0, MEMORY: 0}) for name in self._capacity}
-        self._shares = {name: share(self._capacity[name], self._used[name]) for name in sorted(self._capacity)}
-        self._fleet = Fleet.build(
+        self._shares = {name: fullest_share(self._capacity[name], self._used[name]) for name in sorted(self._capacity)}
+        self._fleet = FleetIndex.build(
             sorted(given.slots, key=lambda slot: slot.name), given.vms, given.required, given.topology
         )
-        self._fleet.set_free(FreeAmounts.of_resources(given.free))
+        self._fleet.set_free(FreeAmounts.from_resources(given.free))
         self._peers = Peers()
         for name, demands in given.demands.items():
             if demands.rules and name in self._vms:
@@ -165,7 +164,7 @@ class _Balancing:
             if name in self._vms and self._vms[name].host in self._on:
                 self._on[self._vms[name].host].add(name)
 
-    def imbalance(self) -> float:
+    def compute_imbalance(self) -> float:
         """How far the fullest and the emptiest host are apart."""
         return max(self._shares.values(), default=0.0) - min(self._shares.values(), default=0.0)
 
@@ -173,13 +172,15 @@ class _Balancing:
         """The next move: from the fullest host from which one helps, of the VM that helps most."""
         by_share = sorted(self._shares, key=lambda name: (self._shares[name], name))
         for source in sorted(self._shares, key=lambda name: (-self._shares[name], name)):
-            for vm in self._candidates(source, by_share):
-                for host in self._emptier(source, by_share):
-                    if self._tried(vm, source, host):
-                        return self._moved(vm, source, host)
+            for vm in self._order_candidates(source, by_share):
+                for host in self._iter_emptier(source, by_share):
+                    without, filled = self._share_without(vm, source), self._share_with(vm, host)
+                    relieved = max(without, filled) <= self._shares[source] - GAIN and without >= self._shares[host]
+                    if relieved and self._may_run(vm, source, host) and self._holds(vm, host):
+                        return self._apply_move(vm, source, host)
         return None
 
-    def whole(self, steps: Sequence[BalancingMove]) -> tuple[tuple[BalancingMove, ...], bool]:
+    def merge_steps(self, steps: Sequence[BalancingMove]) -> tuple[tuple[BalancingMove, ...], bool]:
         """The steps as moves: of a VM with several of them one, from where it is to where it ends, or none.
 
         Each is tried on the fleet that those before it leave. The first that harms somebody is left out with all that
@@ -194,10 +195,10 @@ class _Balancing:
                 continue
             if not self._may_run(vm, source, host) or not self._holds(vm, host):
                 return tuple(moves), True
-            moves.append(self._moved(vm, source, host))
+            moves.append(self._apply_move(vm, source, host))
         return tuple(moves), False
 
-    def _emptier(self, source: str, by_share: Sequence[str]) -> Iterator[str]:
+    def _iter_emptier(self, source: str, by_share: Sequence[str]) -> Iterator[str]:
         """Hosts that are so much emptier that something is to be done about it, the emptiest first."""
         limit = self._shares[source] - self._apart
         for host in by_share:
@@ -205,32 +206,26 @@ class _Balancing:
                 return
             yield host
 
-    def _candidates(self, source: str, by_share: Sequence[str]) -> list[str]:
+    def _order_candidates(self, source: str, by_share: Sequence[str]) -> list[str]:
         """VMs of the host that may move, the one first that would leave the two hosts most alike."""
-        emptiest = next(self._emptier(source, by_share), None)
+        emptiest = next(self._iter_emptier(source, by_share), None)
         if emptiest is None:
             return []
 
-        def left(name: str) -> float:
-            return max(self._without(name, source), self._with(name, emptiest))
+        def share_after(name: str) -> float:
+            return max(self._share_without(name, source), self._share_with(name, emptiest))
 
-        return sorted(self._on[source], key=lambda name: (left(name), name))
+        return sorted(self._on[source], key=lambda name: (share_after(name), name))
 
-    def _without(self, vm: str, host: str) -> float:
-        return share(self._capacity[host], _added(self._used[host], self._vms[vm], -1))
+    def _share_without(self, vm: str, host: str) -> float:
+        return fullest_share(self._capacity[host], _add_amounts(self._used[host], self._vms[vm], -1))
 
-    def _with(self, vm: str, host: str) -> float:
-        return share(self._capacity[host], _added(self._used[host], self._vms[vm], 1))
-
-    def _tried(self, vm: str, source: str, host: str) -> bool:
-        """Whether the move helps and harms nobody."""
-        without, filled = self._without(vm, source), self._with(vm, host)
-        relieved = max(without, filled) <= self._shares[source] - GAIN
-        return relieved and without >= self._shares[host] and self._may_run(vm, source, host) and self._holds(vm, host)
+    def _share_with(self, vm: str, host: str) -> float:
+        return fullest_share(self._capacity[host], _add_amounts(self._used[host], self._vms[vm], 1))
 
     def _may_run(self, vm: str, source: str, host: str) -> bool:
         """Whether placement, the VM's rules and its preferences allow it there, and like it as well as where it is."""
-        if host not in self._destinations[vm] or not self._fleet.grouped(vm, (host,)):
+        if host not in self._destinations[vm] or not self._fleet.allowed_by_groups(vm, (host,)):
             return False
         demands = self._given.demands.get(vm)
         if demands is None:
@@ -241,27 +236,30 @@ class _Balancing:
     def _holds(self, vm: str, host: str) -> bool:
         """Whether there is room, and everything that held before holds after it; then it is so on the fleet."""
         fleet, view = self._fleet, self._vms[vm]
-        if not fleet.fits(host, amounts_of(view)):
+        if not fleet.has_room(host, amounts_of(view)):
             return False
-        if any(fleet.separation.in_one_domain(fleet.host_of_slot(slot), host) for slot in fleet.slots_of(vm)):
+        if any(fleet.separation.share_domain(fleet.host_of_slot(slot), host) for slot in fleet.slots_of(vm)):
             return False
-        faulty, missing = set(fleet.faulty()), fleet.missing()
-        mark = fleet.savepoint()
+        faulty, missing = set(fleet.list_faulty()), fleet.missing_slots()
+        mark = fleet.set_savepoint()
         fleet.move(view, host)
-        worse = not faulty.issuperset(fleet.faulty())
-        worse = worse or any(count > missing.get(one, 0) for one, count in fleet.missing().items())
+        worse = not faulty.issuperset(fleet.list_faulty())
+        worse = worse or any(count > missing.get(one, 0) for one, count in fleet.missing_slots().items())
         if worse:
-            fleet.rollback(mark)
+            fleet.roll_back(mark)
             return False
         fleet.release(mark)
         return True
 
-    def _moved(self, vm: str, source: str, host: str) -> BalancingMove:
+    def _apply_move(self, vm: str, source: str, host: str) -> BalancingMove:
         """What the move makes of the shares; the fleet is not asked."""
         view, before = self._vms[vm], (self._shares[source], self._shares[host])
-        self._used[source], self._used[host] = _added(self._used[source], view, -1), _added(self._used[host], view, 1)
+        self._used[source], self._used[host] = (
+            _add_amounts(self._used[source], view, -1),
+            _add_amounts(self._used[host], view, 1),
+        )
         for name in (source, host):
-            self._shares[name] = share(self._capacity[name], self._used[name])
+            self._shares[name] = fullest_share(self._capacity[name], self._used[name])
         self._on[source].discard(vm)
         self._on[host].add(vm)
         demands = self._given.demands.get(vm)
@@ -278,7 +276,7 @@ class _Balancing:
         )
 
 
-def _added(used: Mapping[str, int], vm: VmView, times: int) -> dict[str, int]:
+def _add_amounts(used: Mapping[str, int], vm: VmView, times: int) -> dict[str, int]:
     return {CPU: used[CPU] + times * vm.cpu_milli, MEMORY: used[MEMORY] + times * vm.memory_bytes}
 
 

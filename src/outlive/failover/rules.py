@@ -1,23 +1,22 @@
 """What a slot must be for a VM, and whether a VM may join a slot: each rule once, asked of plain views.
 
 Whether a VM may join looks at memberships and locations only (docs/reference/failover-rules.md#eligibility), and is
-what the conflict index says. What a VM asks of any host that is to bring it up, ``fits`` and ``may_run_on``, is asked
-here by whoever promises a slot and by recovery, which keeps the promise.
+what the conflict index says. What a VM asks of any host that is to bring it up, ``is_large_enough`` and ``may_run_on``,
+is asked here by the planner, which promises a slot, and by recovery, which keeps the promise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView
 from outlive.failover.topology import HOSTS_ALONE, Topology
-from outlive.placement.rules import may_run_on
-from outlive.placement.vms import VmView
+from outlive.placement import VmView, may_run_on
 from outlive.resources import Reservation
 
 SLOT_RESOURCES = ("cpu", "memory")
@@ -38,17 +37,17 @@ class Sized(Protocol):
         ...
 
 
-def fits(vm: Sized, slot: Sized) -> bool:
+def is_large_enough(vm: Sized, slot: Sized) -> bool:
     """Whether the slot is at least as large as the VM itself; a VM that declares nothing fits anywhere."""
     return slot.cpu_milli >= vm.cpu_milli and slot.memory_bytes >= vm.memory_bytes
 
 
 def serves(vm: VmView, slot: SlotView) -> bool:
     """Whether the VM could be restarted in the slot: it is ready, large enough, and where the VM may run."""
-    return slot.ready is not False and fits(vm, slot) and may_run_on(vm, slot.host)
+    return slot.ready is not False and is_large_enough(vm, slot) and may_run_on(vm, slot.host)
 
 
-def counts(vm: VmView, slot: SlotView) -> bool:
+def slot_counts(vm: VmView, slot: SlotView) -> bool:
     """Whether the slot counts for the VM: it serves it, and lists it where it runs
     (docs/reference/failover-rules.md#checking-and-coverage).
     """
@@ -72,12 +71,12 @@ def is_vm_eligible_for_reservation(
     index = ConflictIndex.build(slots, (vm,), topology=topology)
     index.join(vm.id, name)
     if listed is None or listed.host == reservation.host:
-        return all(index.holds_for(member) for member in index.members(name))
+        return all(index.holds_for(member) for member in index.members_of(name))
     moved = [msgspec.structs.replace(slot, host=reservation.host) if slot is listed else slot for slot in slots]
     elsewhere = ConflictIndex.build(moved, (vm,), topology=topology)
     elsewhere.join(vm.id, name)
     return elsewhere.holds_for(vm.id) and all(
-        index.holds_for(member) for member in index.members(name) if member != vm.id
+        index.holds_for(member) for member in index.members_of(name) if member != vm.id
     )
 
 
@@ -89,25 +88,20 @@ def find_eligible_reservations(
     The verdict on each slot is that of ``is_vm_eligible_for_reservation``, whatever the order.
     """
     index = ConflictIndex.build(reservations, (vm,), topology=topology)
-    admissible = index.admissible(index.vm(vm.id))
+    admissible = index.admissible_slots(index.vm_number(vm.id))
     return [
         slot
         for slot in reservations
-        if fits(vm, slot)
+        if is_large_enough(vm, slot)
         and may_run_on(vm, slot.host)
         and vm.id not in slot.members
-        and admissible & index.slot_bit(index.slot(slot.name))
+        and admissible & index.slot_bit(index.slot_number(slot.name))
     ]
-
-
-def illegal_resource(names: Mapping[str, object] | None) -> str | None:
-    """The first resource, by name, that a slot may not hold; ``None`` when all are legal. Values are not looked at."""
-    return next((name for name in sorted(names or {}) if name not in SLOT_RESOURCES), None)
 
 
 def validate_failover_reservation_resources(reservation: Reservation) -> None:
     """Raise ``BadInput`` naming the resource when the slot holds anything but cpu and memory."""
-    wrong = illegal_resource(reservation.spec.resources)
+    wrong = next((name for name in sorted(reservation.spec.resources) if name not in SLOT_RESOURCES), None)
     if wrong is not None:
         raise BadInput(
             f"resource {wrong!r} is not allowed in a failover reservation",

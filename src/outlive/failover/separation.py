@@ -19,9 +19,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.base.phrases import count_of, listing
-from outlive.placement.rules import AFFINITY, HARD, bound_together
-from outlive.placement.vms import VmView
+from outlive.base import count_of, join_parts
+from outlive.placement import AFFINITY, HARD, VmView, bound_together
 
 if TYPE_CHECKING:
     from outlive.failover.membership_index import MembershipIndex
@@ -129,7 +128,7 @@ def keys_by_vm(groups: Iterable[ServerGroup]) -> dict[str, list[GroupKey]]:
     return found
 
 
-class _Group:
+class _CountedGroup:
     """One server group, counted."""
 
     def __init__(self, policy: str) -> None:
@@ -159,7 +158,7 @@ class SeparationIndex:
         self._binds_groups = index.topology.server_groups
         self._value = {domain: dict(values) for domain, values in index.topology.apart.items()}
         """Domain → host → value."""
-        self._groups: dict[tuple[str, str], _Group] = {}
+        self._groups: dict[tuple[str, str], _CountedGroup] = {}
         self._keys_of: dict[str, tuple[GroupKey, ...]] = {}
         self._bonds: dict[str, Bond] = {}
         """By VM, of those that were asked for since a group got or lost a member."""
@@ -173,7 +172,7 @@ class SeparationIndex:
             for vm, host in given.members.items():
                 self._put(vm, (given.name, given.policy), host)
             group = self._groups[given.name, given.policy]
-            group.limits.update((vm, frozenset(self._index.hosts(limit))) for vm, limit in given.limits.items())
+            group.limits.update((vm, frozenset(self._index.host_numbers(limit))) for vm, limit in given.limits.items())
             group.least_need = max(group.least_need, given.need)
 
     def put(self, vm: VmView, need: int) -> None:
@@ -187,7 +186,7 @@ class SeparationIndex:
             self._groups[key].needs[vm.id] = need
             self._groups[key].limits.pop(vm.id, None)
             if vm.host_limit:
-                self._groups[key].limits[vm.id] = frozenset(self._index.hosts(vm.host_limit))
+                self._groups[key].limits[vm.id] = frozenset(self._index.host_numbers(vm.host_limit))
 
     def move(self, vm: str, host: str) -> None:
         """The VM runs on that host now, in the groups that it is in, if any."""
@@ -202,8 +201,8 @@ class SeparationIndex:
     def _forget(self, vm: str, key: GroupKey) -> None:
         group = self._groups[key]
         for slot in self._index.slots_by_name(vm):
-            self._left(group, slot)
-        _less(group.uses, self._index.host(group.members.pop(vm)))
+            self._count_leave(group, slot)
+        _decrement(group.uses, self._index.host_number(group.members.pop(vm)))
         group.needs.pop(vm, None)
         group.limits.pop(vm, None)
         self._bonds.clear()
@@ -220,39 +219,39 @@ class SeparationIndex:
         """Whether any VM is in a group that binds slots."""
         return bool(self._keys_of)
 
-    def groups(self, vm: str) -> tuple[ServerGroup, ...]:
+    def shared_groups(self, vm: str) -> tuple[ServerGroup, ...]:
         """The VM's groups where anybody else is in, as plain data, by name."""
-        return self._shown(key for key, _ in self._found(vm))
+        return self._to_server_groups(key for key, _ in self._find_groups(vm))
 
-    def related(self, vm: str) -> tuple[ServerGroup, ...]:
+    def related_groups(self, vm: str) -> tuple[ServerGroup, ...]:
         """All groups that bear on where the VM has slots, as plain data, by name."""
-        bond = self._bond(vm)
-        return self._shown({*bond.together, *bond.apart, *bond.beyond}) if bond is not None else ()
+        bond = self._find_bond(vm)
+        return self._to_server_groups({*bond.together, *bond.apart, *bond.beyond}) if bond is not None else ()
 
-    def companions(self, vm: str) -> frozenset[str]:
+    def find_companions(self, vm: str) -> frozenset[str]:
         """The VM and all that affinity groups keep together with it, also by way of further ones; empty: nobody."""
-        bond = self._bond(vm)
+        bond = self._find_bond(vm)
         return bond.members if bond is not None and bond.together else frozenset()
 
-    def among(self, vm: str, slots: int) -> int:
+    def allowed_slots(self, vm: str, slots: int) -> int:
         """Of these slots, a bit set, those that separation allows the VM to join."""
         if not self._keys_of and not self._value:
             return slots
         if self._value and slots:
-            slots &= ~self._index.placed_on(np.flatnonzero(self._in_own_domains(vm)).tolist())
-        bond = self._bond(vm) if slots else None
+            slots &= ~self._index.placed_on(np.flatnonzero(self._mask_own_domains(vm)).tolist())
+        bond = self._find_bond(vm) if slots else None
         if bond is not None:
             slots &= ~self._index.placed_on(self._kept_off(vm, bond))
             if (open_hosts := self._open_hosts(vm, bond)) is not None:
                 slots &= self._index.placed_on(open_hosts)
         return slots
 
-    def closed(self, vm: str) -> NDArray[np.bool_] | None:
+    def closed_hosts(self, vm: str) -> NDArray[np.bool_] | None:
         """By host number, whether separation keeps a slot of the VM off the host; ``None`` where it asks nothing."""
-        bond = self._bond(vm) if self._keys_of else None
+        bond = self._find_bond(vm) if self._keys_of else None
         if bond is None and not self._value:
             return None
-        found = self._in_own_domains(vm)
+        found = self._mask_own_domains(vm)
         if bond is not None:
             found[list(self._kept_off(vm, bond))] = True
             if (open_hosts := self._open_hosts(vm, bond)) is not None:
@@ -263,70 +262,68 @@ class SeparationIndex:
 
     def allows(self, vm: str, host: str) -> bool:
         """Whether the VM may have a further slot on the host, as far as separation goes."""
-        number = self._index.host(host)
-        closed = self.closed(vm)
+        number = self._index.host_number(host)
+        closed = self.closed_hosts(vm)
         return closed is None or not closed[number]
 
-    def in_one_domain(self, host: str, other: str) -> bool:
+    def share_domain(self, host: str, other: str) -> bool:
         """Whether a VM's host and its slot's may not be these two, because of a domain that is kept apart."""
         return any(host in values and values[host] == values.get(other) for values in self._value.values())
 
-    def why(self, vm: str, host: str) -> str:
+    def explain_closed(self, vm: str, host: str) -> str:
         """What closes the host to the VM, in words; empty where nothing does."""
         for domain, values in self._value.items():
             value = values.get(host)
             for other in self._own_hosts(vm) if value is not None else ():
                 if values.get(other) == value:
                     return f"{host} is in {domain} {value} like {other}"
-        bond = self._bond(vm)
-        return self._why_groups(vm, bond, host) if bond is not None else ""
-
-    def _why_groups(self, vm: str, bond: Bond, host: str) -> str:
-        """What of the groups closes the host to the VM; empty where nothing does."""
-        number = self._index.host(host)
+        bond = self._find_bond(vm)
+        if bond is None:
+            return ""
+        number = self._index.host_number(host)
         for key in bond.apart:
             mine = vm in self._groups[key].members
-            if number in self._others(self._groups[key], {vm} if mine else bond.members):
+            if number in self._hosts_of_others(self._groups[key], {vm} if mine else bond.members):
                 whom = next((one for one in sorted(bond.members) if one in self._groups[key].members), "")
                 with_it = "" if mine else f"; {whom} of that group is to be with {vm}"
                 return f"{host} has a VM of anti-affinity group {key[0]}, or a slot of one{with_it}"
         if number in self._slots_beyond(bond):
-            names = listing([key[0] for key in bond.apart])
+            names = join_parts([key[0] for key in bond.apart])
             return f"{host} has a slot of a VM that is to be with one of anti-affinity group {names}"
-        limits = self._limits(bond)
+        limits = self._collect_limits(bond)
         if any(number not in hosts for hosts in limits.values()):
-            names = called(bond.together)
+            names = render_groups(bond.together)
             if not frozenset.intersection(*limits.values()):
                 return f"the VMs of {names} have no host in common that their host limits name"
             other = min(one for one, hosts in limits.items() if number not in hosts)
             return f"{host} is not for {other} of {names}, whose VMs start together or not at all"
         for keys in self._used_together(vm, bond):
-            used = self._used(keys)
+            used = self._used_hosts(keys)
             if used is not None and number not in used:
-                need = count_of(self._need(keys), "host")
-                return f"{host} has no slot of {called(keys)}, whose VMs use {need} already"
+                need = count_of(self._needed_hosts(keys), "host")
+                return f"{host} has no slot of {render_groups(keys)}, whose VMs use {need} already"
         return ""
 
     # What the conflict index reports
 
-    def joined(self, vm: str, slot: int) -> None:
+    def record_join(self, vm: str, slot: int) -> None:
         """The VM is a member of the slot now."""
         for key in self._keys_of.get(vm, ()):
-            self._joined(self._groups[key], slot)
+            self._count_join(self._groups[key], slot)
 
-    def left(self, vm: str, slot: int) -> None:
+    def record_leave(self, vm: str, slot: int) -> None:
         """The VM is a member of the slot no more."""
         for key in self._keys_of.get(vm, ()):
-            self._left(self._groups[key], slot)
+            self._count_leave(self._groups[key], slot)
 
-    def _joined(self, group: _Group, slot: int) -> None:
+    def _count_join(self, group: _CountedGroup, slot: int) -> None:
         host = self._index.slot_host(slot)
         group.uses[host] = group.uses.get(host, 0) + 1
         group.slots[slot] = group.slots.get(slot, 0) + 1
 
-    def _left(self, group: _Group, slot: int) -> None:
-        _less(group.uses, self._index.slot_host(slot))
-        _less(group.slots, slot)
+    def _count_leave(self, group: _CountedGroup, slot: int) -> None:
+        _decrement(group.uses, self._index.slot_host(slot))
+        _decrement(group.slots, slot)
 
     def relabel(self, host: str, values: Mapping[str, str]) -> bool:
         """The host is in these domains now; whether that is new."""
@@ -341,49 +338,54 @@ class SeparationIndex:
 
     def _put(self, vm: str, key: GroupKey, host: str) -> None:
         """The VM is in the group, besides those that it is in, and runs on the host."""
-        group = self._groups.setdefault(key, _Group(key[1]))
+        group = self._groups.setdefault(key, _CountedGroup(key[1]))
         before = group.members.get(vm)
         if before == host:
             return
-        place = self._index.host(host)
+        place = self._index.host_number(host)
         if before is not None:
-            _less(group.uses, self._index.host(before))
+            _decrement(group.uses, self._index.host_number(before))
         group.uses[place] = group.uses.get(place, 0) + 1
         group.members[vm] = host
         if before is None:
             self._bonds.clear()
             self._keys_of[vm] = (*self._keys_of.get(vm, ()), key)
             for slot in self._index.slots_by_name(vm):
-                self._joined(group, slot)
+                self._count_join(group, slot)
 
-    def _found(self, vm: str) -> list[tuple[GroupKey, _Group]]:
+    def _find_groups(self, vm: str) -> list[tuple[GroupKey, _CountedGroup]]:
         """The VM's groups where anybody else is in."""
         keys = self._keys_of.get(vm)
         if keys is None:
             return []
         return [(key, group) for key in keys if len((group := self._groups[key]).members) > 1]
 
-    def _shown(self, keys: Iterable[GroupKey]) -> tuple[ServerGroup, ...]:
+    def _to_server_groups(self, keys: Iterable[GroupKey]) -> tuple[ServerGroup, ...]:
         """These groups as plain data, by name."""
+        names = self._index.host_names
         return tuple(
             ServerGroup(
                 name=key[0],
                 policy=key[1],
                 members=dict(sorted(group.members.items())),
                 need=group.need,
-                limits={one: self._names(hosts) for one, hosts in sorted(group.limits.items())},
+                limits={
+                    one: tuple(sorted(names[host] for host in hosts)) for one, hosts in sorted(group.limits.items())
+                },
             )
             for key in sorted(keys)
             for group in [self._groups[key]]
         )
 
-    def _bond(self, vm: str) -> Bond | None:
+    def _find_bond(self, vm: str) -> Bond | None:
         """What affinity binds to the VM; ``None`` where it is in no group with anybody else."""
-        if not self._found(vm):
+        if not self._find_groups(vm):
             return None
         bond = self._bonds.get(vm)
         if bond is None:
-            bond = bond_of(vm, lambda one: (key for key, _ in self._found(one)), lambda key: self._groups[key].members)
+            bond = bond_of(
+                vm, lambda one: (key for key, _ in self._find_groups(one)), lambda key: self._groups[key].members
+            )
             self._bonds.update(dict.fromkeys(bond.members, bond))
         return bond
 
@@ -392,16 +394,16 @@ class SeparationIndex:
         found = self._slots_beyond(bond)
         for key in bond.apart:
             group = self._groups[key]
-            found |= self._others(group, {vm} if vm in group.members else bond.members)
+            found |= self._hosts_of_others(group, {vm} if vm in group.members else bond.members)
         return found
 
-    def _others(self, group: _Group, vms: Collection[str]) -> set[int]:
+    def _hosts_of_others(self, group: _CountedGroup, vms: Collection[str]) -> set[int]:
         """The hosts where other members of the group than these run or have slots."""
         own: dict[int, int] = {}
         for vm in vms:
             if vm in group.members:
                 hosts = [
-                    self._index.host(group.members[vm]),
+                    self._index.host_number(group.members[vm]),
                     *map(self._index.slot_host, self._index.slots_by_name(vm)),
                 ]
                 for host in hosts:
@@ -413,7 +415,7 @@ class SeparationIndex:
         slots = {slot for key in bond.beyond for slot in self._groups[key].slots}
         return {self._index.slot_host(slot) for slot in slots}
 
-    def _limits(self, bond: Bond) -> dict[str, frozenset[int]]:
+    def _collect_limits(self, bond: Bond) -> dict[str, frozenset[int]]:
         """VM → the hosts that it may run on, of those that are to be together and have a limit."""
         return {vm: hosts for key in bond.together for vm, hosts in self._groups[key].limits.items()}
 
@@ -422,34 +424,31 @@ class SeparationIndex:
         own: list[tuple[GroupKey, ...]] = [(key,) for key in bond.together if vm in self._groups[key].members]
         return own if len(bond.together) < 2 else [*own, bond.together]
 
-    def _need(self, keys: Iterable[GroupKey]) -> int:
+    def _needed_hosts(self, keys: Iterable[GroupKey]) -> int:
         return max(self._groups[key].need for key in keys)
 
-    def _used(self, keys: Collection[GroupKey]) -> set[int] | None:
+    def _used_hosts(self, keys: Collection[GroupKey]) -> set[int] | None:
         """The hosts with ready slots of affinity groups, or ``None`` while they may use more."""
-        index, need = self._index, self._need(keys)
+        index, need = self._index, self._needed_hosts(keys)
         slots = {slot for key in keys for slot in self._groups[key].slots}
         found = {index.slot_host(slot) for slot in slots if index.slot_ready(slot)}
         return found if need and len(found) >= need else None
 
     def _open_hosts(self, vm: str, bond: Bond) -> Collection[int] | None:
         """The hosts where the VM's affinity groups may have its slots; ``None``: any."""
-        sets: list[Collection[int]] = list(self._limits(bond).values())
-        sets += [used for keys in self._used_together(vm, bond) if (used := self._used(keys)) is not None]
+        sets: list[Collection[int]] = list(self._collect_limits(bond).values())
+        sets += [used for keys in self._used_together(vm, bond) if (used := self._used_hosts(keys)) is not None]
         return set(sets[0]).intersection(*sets[1:]) if sets else None
-
-    def _names(self, hosts: Iterable[int]) -> tuple[str, ...]:
-        return tuple(sorted(self._index.host_names[host] for host in hosts))
 
     def _own_hosts(self, vm: str) -> list[str]:
         """Where the VM runs and where its slots are."""
         index = self._index
-        return [index.location(vm), *(index.host_names[index.slot_host(slot)] for slot in index.slots_by_name(vm))]
+        return [index.location_of(vm), *(index.host_names[index.slot_host(slot)] for slot in index.slots_by_name(vm))]
 
-    def _in_own_domains(self, vm: str) -> NDArray[np.bool_]:
+    def _mask_own_domains(self, vm: str) -> NDArray[np.bool_]:
         """By host number, whether the host is in a domain with the VM's own host or with one of its slots."""
         index = self._index
-        own = index.hosts(self._own_hosts(vm))
+        own = index.host_numbers(self._own_hosts(vm))
         found = np.zeros(len(index.host_names), dtype=bool)
         for domain in self._value:
             codes = self.codes_of(domain)
@@ -471,14 +470,14 @@ class SeparationIndex:
         return codes
 
 
-def _less(counts: dict[int, int], key: int) -> None:
+def _decrement(counts: dict[int, int], key: int) -> None:
     if counts[key] > 1:
         counts[key] -= 1
     else:
         del counts[key]
 
 
-def called(keys: Collection[GroupKey]) -> str:
+def render_groups(keys: Collection[GroupKey]) -> str:
     """Affinity groups in a sentence."""
     names = [name for name, _ in keys]
-    return f"affinity group{'s' if len(names) > 1 else ''} {listing(names)}"
+    return f"affinity group{'s' if len(names) > 1 else ''} {join_parts(names)}"

@@ -1,7 +1,7 @@
 """The whole fleet at once: what failover would see, what placement offers, and what a plan from here would do.
 
 Works on any store, a state file included, and changes nothing; ``outlive failover`` asks it. What a plan is made of is
-the same as in a cycle (docs/reference/failover-operation.md#cycle), only without the limits of one.
+the same as in a cycle (docs/design/failover.md#cycle), only without the limits of one.
 """
 
 from __future__ import annotations
@@ -10,31 +10,43 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, compute_coverage
 from outlive.failover.calls import Caller, pins_projects, places_lost
 from outlive.failover.config import FailoverSettings
-from outlive.failover.hosts import host_view, names_on
 from outlive.failover.locations import OnHypervisors, merge
-from outlive.failover.model import HostView, SlotView
+from outlive.failover.model import HostView, SlotView, host_view, names_on
 from outlive.failover.offers import InProcessPlacement, Offers, claim_of, free_capacity, gather_offers
 from outlive.failover.planner.actions import Fail
-from outlive.failover.planner.greedy import failure
+from outlive.failover.planner.greedy import build_fail
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.repack import RepackInput
 from outlive.failover.planner.selection import SelectInput, select
 from outlive.failover.protection import Demands
-from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size
-from outlive.failover.slots import as_it_stands, is_slot, slot_view, too_much, unschedulable_hosts
+from outlive.failover.slots import (
+    ResolvedSize,
+    apply_closed_hosts,
+    choose_excess_slots,
+    enlarge_for_vm,
+    is_slot,
+    resolve_size,
+    slot_view,
+    unschedulable_hosts,
+)
 from outlive.failover.topology import Topology
-from outlive.placement.engine import Engine
-from outlive.placement.flavor_groups import groups_by_flavor
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.ranking import Ranking
-from outlive.placement.request import Options, PlacementRequest
-from outlive.placement.vms import VmList, VmView, list_resources
+from outlive.placement import (
+    Engine,
+    Fleet,
+    PipelineTable,
+    PlacementOptions,
+    PlacementRequest,
+    Ranking,
+    VmList,
+    VmView,
+    groups_by_flavor,
+    list_resources,
+)
 from outlive.resources import FlavorGroup, Hypervisor, Pipeline, Reservation, VirtualMachine
-from outlive.resources.reasons import Reason, reason
+from outlive.resources.reasons import Reason, make_reason
 from outlive.store import Store, list_all
 
 
@@ -95,13 +107,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         """Why it cannot be said where this VM is."""
         merged = self.observation.merged
         host = next(one.host for one in self.unplaced if one.id == vm)
-        return reason(merged.unplaced[vm], host=host, reported=merged.reporting.get(vm) or "no host")
+        return make_reason(merged.unplaced[vm], host=host, reported=merged.reporting.get(vm) or "no host")
 
 
 class _Local:
     """The engine as a ranker, perhaps with other options: nobody else places here, so there is nothing to lock."""
 
-    def __init__(self, engine: Engine, options: Options | None) -> None:
+    def __init__(self, engine: Engine, options: PlacementOptions | None) -> None:
         self._engine, self._options = engine, options
 
     async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
@@ -168,16 +180,16 @@ def snapshot_of(
         for vm in observation.listing.vms
         if vm.id in observation.merged.unplaced
     )
-    demanded = demands.among((*observation.vms, *unplaced))
+    demanded = demands.collect_demands((*observation.vms, *unplaced))
     grouped = settings.failover.use_flavor_group_resources
     groups = groups_by_flavor([one.spec for one in documents.groups]) if grouped else None
-    sizes = {vm.id: enough_for(vm, resolve_size(vm, groups)) for vm in observation.vms}
+    sizes = {vm.id: enlarge_for_vm(vm, resolve_size(vm, groups)) for vm in observation.vms}
     fleet = Fleet(settings.scheduler)
     for host in observation.hypervisors:
         fleet.upsert_host(host)
     _book(documents, fleet, in_flight)
     observation = _without_crowded(observation, fleet)
-    pipelines = PipelineTable.shipped()
+    pipelines = PipelineTable.with_shipped()
     for pipeline in documents.pipelines:
         pipelines.put(pipeline)
     return Snapshot(
@@ -191,7 +203,7 @@ def snapshot_of(
         fleet=fleet,
         engine=Engine(fleet, pipelines),
         settings=settings,
-        topology=settings.topology_choice.of(observation.hosts),
+        topology=settings.topology_choice.topology_of(observation.hosts),
     )
 
 
@@ -206,7 +218,7 @@ def _observe(documents: Documents, listing: VmList, *, trust_hosts: bool) -> Obs
         hypervisors=hosts,
         hosts=views,
         vms=merged.vms,
-        slots=tuple(as_it_stands(slot, closed) for slot in written),
+        slots=tuple(apply_closed_hosts(slot, closed) for slot in written),
         objects={slot.name: slot for slot in slots},
         listing=listing,
         merged=merged,
@@ -221,7 +233,7 @@ def _book(documents: Documents, fleet: Fleet, in_flight: InFlight) -> None:
         if reservation.status.consumer is not None:
             consumed.setdefault(reservation.status.consumer.vm, []).append(reservation)
     for vm in documents.vms:
-        for block in in_flight(vm, fleet.host, consumed.get(vm.name, ())):
+        for block in in_flight(vm, fleet.find_host, consumed.get(vm.name, ())):
             fleet.upsert_reservation(block)
 
 
@@ -229,9 +241,9 @@ def _without_crowded(observation: Observation, fleet: Fleet) -> Observation:
     """Of hosts that hold more than they have, as many slots as are too much are not ready."""
     crowded: dict[str, str] = {}
     for name in fleet.names:
-        if excess := fleet.overbooked(name):
+        if excess := fleet.overbooked_amounts(name):
             on = [observation.objects[slot.name] for slot in observation.slots if slot.host == name]
-            crowded.update((one.name, f"{name} holds more than it has") for one in too_much(on, excess))
+            crowded.update((one.name, f"{name} holds more than it has") for one in choose_excess_slots(on, excess))
     if not crowded:
         return observation
     slots = tuple(
@@ -248,7 +260,19 @@ async def plan_input(gathered: Snapshot, *, anew: bool = False) -> PlanInput:
     need slots, and what placement would offer them if there were no slots, as ``replan`` needs it.
     """
     observation = gathered.observation
-    classes, offers = await placement_offers(gathered, _needed(gathered, everybody=anew), beside_slots=not anew)
+    # As the plan counts it.
+    missing = select(
+        SelectInput(
+            vms=observation.vms,
+            slots=observation.slots,
+            required=gathered.required,
+            priorities=gathered.priorities,
+        )
+    ).missing
+    needed = {one.vm: one.needed for one in missing}
+    if anew and missing:
+        needed = {vm.id: needed.get(vm.id, 0) for vm in observation.vms if gathered.required.get(vm.id, 0) > 0}
+    classes, offers = await placement_offers(gathered, needed, beside_slots=not anew)
     return PlanInput(
         vms=observation.vms,
         required=gathered.required,
@@ -264,7 +288,7 @@ async def plan_input(gathered: Snapshot, *, anew: bool = False) -> PlanInput:
     )
 
 
-async def refusals(gathered: Snapshot) -> tuple[Fail, ...]:
+async def find_refusals(gathered: Snapshot) -> tuple[Fail, ...]:
     """Whom a cycle without limits could not serve, and why: a plain plan, since packing would only add time."""
     plain = msgspec.structs.replace(await plan_input(gathered), packing=False)
     return tuple(one for one in plan(plain).actions if isinstance(one, Fail))
@@ -293,7 +317,7 @@ async def placement_offers(
     gathered: Snapshot,
     needed: Mapping[str, int],
     *,
-    options: Options | None = None,
+    options: PlacementOptions | None = None,
     beside_slots: bool = True,
     with_new: bool = True,
 ) -> tuple[dict[str, str], Offers]:
@@ -304,7 +328,9 @@ async def placement_offers(
     caller = Caller(profile=gathered.settings.upkeep.profile, lost=lambda: lost, beside_slots=beside_slots)
     views = {vm.id: vm for vm in gathered.vms}
     claims = [
-        claim_of(views[vm], count, gathered.sizes[vm], with_project=with_project, places=caller.places(views[vm]))
+        claim_of(
+            views[vm], count, gathered.sizes[vm], with_project=with_project, places=caller.lost_places_of(views[vm])
+        )
         for vm, count in needed.items()
     ]
     offers = await gather_offers(
@@ -318,23 +344,6 @@ async def placement_offers(
     return {one.vm.id: one.need.offer_class for one in claims}, offers
 
 
-def _needed(gathered: Snapshot, *, everybody: bool) -> dict[str, int]:
-    """Who misses slots, counted as the plan counts it; with ``everybody`` all who need slots, if anybody misses any."""
-    observation = gathered.observation
-    missing = select(
-        SelectInput(
-            vms=observation.vms,
-            slots=observation.slots,
-            required=gathered.required,
-            priorities=gathered.priorities,
-        )
-    ).missing
-    needed = {one.vm: one.needed for one in missing}
-    if everybody and missing:
-        return {vm.id: needed.get(vm.id, 0) for vm in observation.vms if gathered.required.get(vm.id, 0) > 0}
-    return needed
-
-
 def coverage_of(gathered: Snapshot, slots: Iterable[SlotView], fails: Iterable[Fail] = ()) -> CoverageResult:
     """The coverage that these slots give. ``fails`` has the reasons of VMs that a plan could not serve."""
     given = CoverageInput(
@@ -345,10 +354,10 @@ def coverage_of(gathered: Snapshot, slots: Iterable[SlotView], fails: Iterable[F
         fails=(
             *fails,
             *(
-                failure(vm.id, gathered.unplaced_reason(vm.id), gathered.required.get(vm.id, 0))
+                build_fail(vm.id, gathered.unplaced_reason(vm.id), gathered.required.get(vm.id, 0))
                 for vm in gathered.unplaced
             ),
         ),
         topology=gathered.topology,
     )
-    return coverage(given)
+    return compute_coverage(given)

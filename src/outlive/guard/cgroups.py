@@ -55,37 +55,37 @@ def is_version_2(path: str) -> bool:
     return _TYPE.from_buffer(answer).value & 0xFFFFFFFF == VERSION_2
 
 
-def look(root: str, *, folders: bool = False) -> Found:
+def count_processes(root: str, *, folders: bool = False) -> Found:
     """Count without touching anything."""
-    if _gone(root, folders):
+    if _is_missing(root, folders):
         return Found(0, 0, False)
     if not (os.path.isdir(root) if folders else is_version_2(root)):  # noqa: PTH112 - one of the calls of a look
         return Found(0, 1, False)
     processes = unreadable = 0
-    for group, trouble in _groups(root):
-        pids = None if trouble else _pids(group)
+    for group, trouble in _walk_groups(root):
+        pids = None if trouble else _read_pids(group)
         if pids is None:
             unreadable += 1
         else:
             processes += len(pids)
-    return Found(processes, unreadable, _populated(root, folders))
+    return Found(processes, unreadable, _is_populated(root, folders))
 
 
 def kill(root: str, *, folders: bool = False) -> Found:
     """Kill everything below the root, then count who is left; the killed may still be listed for a moment."""
     _ask_kernel(root)
-    for group, trouble in _groups(root):
-        for pid in (None if trouble else _pids(group)) or ():
+    for group, trouble in _walk_groups(root):
+        for pid in (None if trouble else _read_pids(group)) or ():
             _kill_listed(group, pid)
-    return look(root, folders=folders)
+    return count_processes(root, folders=folders)
 
 
-def members(root: str) -> set[int]:
+def list_processes(root: str) -> set[int]:
     """The processes that are listed below the root."""
-    return {pid for group, trouble in _groups(root) if not trouble for pid in _pids(group) or ()}
+    return {pid for group, trouble in _walk_groups(root) if not trouble for pid in _read_pids(group) or ()}
 
 
-def _gone(root: str, folders: bool) -> bool:
+def _is_missing(root: str, folders: bool) -> bool:
     """Whether the tree can be read and does not have the root."""
     parent, name = os.path.split(root)
     try:
@@ -105,7 +105,7 @@ def _ask_kernel(root: str) -> None:
             os.close(fd)
 
 
-def _groups(root: str) -> Iterator[tuple[str, bool]]:
+def _walk_groups(root: str) -> Iterator[tuple[str, bool]]:
     """Every group from the root down, each with whether it cannot be read."""
     waiting = [root]
     for _ in range(GROUPS):
@@ -125,17 +125,17 @@ def _groups(root: str) -> Iterator[tuple[str, bool]]:
         yield root, True
 
 
-def _populated(root: str, folders: bool) -> bool:
+def _is_populated(root: str, folders: bool) -> bool:
     try:
         with open(f"{root}/{EVENTS}", "rb") as file:  # noqa: PTH123 - one of the calls of a look
             return b"populated 1" in file.read()
     except OSError as error:
         if folders and isinstance(error, FileNotFoundError):
             return False
-        return not _gone(root, folders)
+        return not _is_missing(root, folders)
 
 
-def _pids(group: str) -> list[int] | None:
+def _read_pids(group: str) -> list[int] | None:
     """The processes of one group; ``None`` where that is not known. A process of another pid namespace is a 0.
 
     A threaded group (libvirt makes them for virtual processors) refuses the question: its processes are listed above.
@@ -160,7 +160,7 @@ def _kill_listed(group: str, pid: int) -> None:
     except OSError:
         return
     try:
-        if pid in (_pids(group) or ()):
+        if pid in (_read_pids(group) or ()):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
     except OSError:
         return

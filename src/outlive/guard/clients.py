@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from outlive.guard.messages import MESSAGE_BYTES, MalformedMessage, Request, parsed, refused
+from outlive.guard.messages import MESSAGE_BYTES, GuardRequest, MalformedMessage, encode_refusal, parse_request
 
 CLIENTS: Final = 16
 """Connections at once."""
@@ -24,7 +24,7 @@ BAD_LINES: Final = 8
 LINES_A_TURN: Final = 64
 """Lines of one client between two looks at the clock."""
 
-Handler = Callable[[Request], bytes]
+Handler = Callable[[GuardRequest], bytes]
 Note = Callable[..., None]
 
 
@@ -37,7 +37,7 @@ class Client:
         """The turn in which it was last heard."""
         self.bad = 0
         self.buffer = b""
-        self.pid = _peer(connection)[0]
+        self.pid = _peer_credentials(connection)[0]
 
 
 class Clients:
@@ -77,7 +77,7 @@ class Clients:
         except OSError:
             return False
         connection.setblocking(False)
-        if not _trusted(connection):
+        if not _is_trusted(connection):
             connection.close()
             return True
         if len(self._clients) >= CLIENTS:
@@ -110,23 +110,23 @@ class Clients:
             if not self._answer(client, line, handle):
                 return
         if b"\n" not in client.buffer and len(client.buffer) > MESSAGE_BYTES:
-            self._bad(client, f"a request has at most {MESSAGE_BYTES} bytes")
+            self._reject_line(client, f"a request has at most {MESSAGE_BYTES} bytes")
             self._let_go(client)
 
     def _answer(self, client: Client, line: bytes, handle: Handler) -> bool:
         """Whether the client is still there after it."""
         if len(line) > MESSAGE_BYTES:
-            return self._bad(client, f"a request has at most {MESSAGE_BYTES} bytes")
+            return self._reject_line(client, f"a request has at most {MESSAGE_BYTES} bytes")
         try:
-            request = parsed(line)
+            request = parse_request(line)
         except MalformedMessage as error:
-            return self._bad(client, str(error))
+            return self._reject_line(client, str(error))
         return self._send(client, handle(request))
 
-    def _bad(self, client: Client, why: str) -> bool:
+    def _reject_line(self, client: Client, why: str) -> bool:
         client.bad += 1
         self._note("guard.bad-request", pid=client.pid, why=why[:200], bad=client.bad)
-        if not self._send(client, refused(0, "malformed", why)):
+        if not self._send(client, encode_refusal(0, "malformed", why)):
             return False
         if client.bad >= BAD_LINES:
             self._let_go(client)
@@ -152,7 +152,7 @@ class Clients:
         client.connection.close()
 
 
-def _peer(connection: socket.socket) -> tuple[int, int]:
+def _peer_credentials(connection: socket.socket) -> tuple[int, int]:
     """Process and user at the other end."""
     try:
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -162,6 +162,6 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
     return pid, user
 
 
-def _trusted(connection: socket.socket) -> bool:
+def _is_trusted(connection: socket.socket) -> bool:
     """Root or the guard's own user; the mode of the socket says the same, this holds should somebody change it."""
-    return _peer(connection)[1] in (0, os.geteuid())
+    return _peer_credentials(connection)[1] in (0, os.geteuid())

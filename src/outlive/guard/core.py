@@ -10,7 +10,7 @@ What must not come too late (the end of T and W, the next feed) counts by the fa
 too early (a create that nobody ends any more) by the slower.
 
 What it does not give: time between a judgement and the feed that follows is the process's to keep short, and a
-process outside the VM cgroups is none that it knows of. See docs/operating/guard.md#what-it-does.
+process outside the VM cgroups is none that it knows of. See docs/how-to/guard.md#what-it-does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from outlive.guard.clocks import Instants, elapsed_least, elapsed_most
+from outlive.guard.clocks import Instants, max_elapsed, min_elapsed
 from outlive.guard.states import (
     CLOSURES,
     CREATE_LIMIT_S,
@@ -32,7 +32,6 @@ from outlive.guard.states import (
     LOST_KILL_INTERVAL_S,
     RUN_ID_LENGTH,
     TIME_LIMIT_S,
-    Action,
     Arm,
     Beat,
     Closure,
@@ -41,30 +40,33 @@ from outlive.guard.states import (
     CreateEnd,
     Disarm,
     Event,
+    GuardAction,
+    GuardRefusal,
+    GuardState,
     Looked,
     Phase,
-    Refusal,
-    Service,
+    ServiceState,
     ServiceStopped,
-    State,
-    Step,
     Tick,
+    Transition,
 )
 
 EVENTS_A_STEP: Final = 16
 """Events that may follow from one: a kill, a look, a stopped service, and what they lead to."""
 
-Act = Callable[[State, Action], Event | None]
+Act = Callable[[GuardState, GuardAction], Event | None]
 """Carries one action out, in the state that asked for it; what it leads to, where that is known at once."""
 
 
-def follow(state: State, event: Event, now: Callable[[], Instants], act: Act) -> tuple[State, Refusal | None]:
+def follow(
+    state: GuardState, event: Event, now: Callable[[], Instants], act: Act
+) -> tuple[GuardState, GuardRefusal | None]:
     """Judge an event, act, and judge what follows from that, until nothing does; the state then, and a refusal.
 
     The clock is read anew for every judgement: what was carried out before it took time.
     """
     waiting: deque[Event] = deque([event])
-    refused: Refusal | None = None
+    refused: GuardRefusal | None = None
     for _ in range(EVENTS_A_STEP):
         if not waiting:
             break
@@ -78,7 +80,7 @@ def follow(state: State, event: Event, now: Callable[[], Instants], act: Act) ->
     return state, refused
 
 
-def step(state: State, event: Event, now: Instants) -> Step:
+def step(state: GuardState, event: Event, now: Instants) -> Transition:
     """The next state and what to do, in order. A refused event changes nothing; time may.
 
     A beat counts before the deadline is judged: one that waited while the guard was not scheduled still proves that
@@ -86,25 +88,25 @@ def step(state: State, event: Event, now: Instants) -> Step:
     """
     if isinstance(event, Beat):
         return _beat(state, event, now)
-    shut = _judged(state, now)
-    after = _after(shut.state, event, now)
+    shut = _close_if_late(state, now)
+    after = _handle_event(shut.state, event, now)
     return after._replace(actions=shut.actions + after.actions)
 
 
-def wake_s(state: State, now: Instants) -> float | None:
+def wake_s(state: GuardState, now: Instants) -> float | None:
     """After how many seconds a tick is due; ``None``: never, as long as nothing happens."""
     if state.phase is Phase.UNARMED:
         return None
-    left_s = interval_s(state) - elapsed_most(state.acted, now)
+    left_s = interval_s(state) - max_elapsed(state.acted, now)
     if state.phase is Phase.WATCHING:
         late_s = state.timeout_s if state.warned else state.timeout_s / 2
         left_s = min(left_s, late_s - _beat_age_s(state, now))
     elif state.phase is Phase.KILLING:
-        left_s = min(left_s, state.watchdog_s - elapsed_most(state.shut, now))
+        left_s = min(left_s, state.watchdog_s - max_elapsed(state.shut, now))
     return max(0.0, left_s)
 
 
-def interval_s(state: State) -> float:
+def interval_s(state: GuardState) -> float:
     """Between two regular actions of this phase."""
     match state.phase:
         case Phase.KILLING:
@@ -115,74 +117,76 @@ def interval_s(state: State) -> float:
             return min(FEED_INTERVAL_S, state.watchdog_s / 4, state.timeout_s / 4)
 
 
-def may_feed(state: State, now: Instants) -> bool:
+def may_feed(state: GuardState, now: Instants) -> bool:
     """Whether a feed at this moment would be true; the process asks again right before it writes."""
     if state.phase is Phase.WATCHING:
-        return _fresh(state, now)
+        return _is_fresh(state, now)
     return state.phase is Phase.EMPTY
 
 
-def arm_refusal(state: State, event: Arm, now: Instants) -> Refusal | None:
+def arm_refusal(state: GuardState, event: Arm, now: Instants) -> GuardRefusal | None:
     """Why the guard cannot be armed like this now, or ``None``. The process asks before it starts the watchdog."""
     times = (event.timeout_s, event.watchdog_s)
     if not all(math.isfinite(time_s) and 0 < time_s <= TIME_LIMIT_S for time_s in times):
-        return Refusal("bad-time", f"T {times[0]} s and W {times[1]} s: say seconds above 0, at most {TIME_LIMIT_S:g}")
+        return GuardRefusal(
+            "bad-time", f"T {times[0]} s and W {times[1]} s: say seconds above 0, at most {TIME_LIMIT_S:g}"
+        )
     if state.phase not in (Phase.UNARMED, Phase.WATCHING):
-        return Refusal("gate-shut", f"the guard is {state.phase}: renew the membership first, or reboot the host")
+        return GuardRefusal("gate-shut", f"the guard is {state.phase}: renew the membership first, or reboot the host")
     if state.armed and (event.timeout_s > state.timeout_s or event.watchdog_s > state.watchdog_s):
-        return Refusal(
+        return GuardRefusal(
             "longer-while-armed",
             f"armed with T {state.timeout_s} s and W {state.watchdog_s} s, which fencers may rely on: disarm before "
             f"arming with T {times[0]} s and W {times[1]} s",
         )
-    if not _younger(state.beat, now, event.timeout_s):
-        return Refusal("no-beat", f"no renewal was acknowledged within {times[0]} s: is the daemon renewing?")
+    if not _is_younger(state.beat, now, event.timeout_s):
+        return GuardRefusal("no-beat", f"no renewal was acknowledged within {times[0]} s: is the daemon renewing?")
     return None
 
 
 # --- the deadline
 
 
-def _judged(state: State, now: Instants) -> Step:
+def _close_if_late(state: GuardState, now: Instants) -> Transition:
     """The gate shut, if it is armed and the newest beat is T old: first the gate, then all the rest."""
-    if state.phase is not Phase.WATCHING or _fresh(state, now):
-        return Step(state)
+    if state.phase is not Phase.WATCHING or _is_fresh(state, now):
+        return Transition(state)
     closure = Closure(at=now, epoch=state.epoch, verified=False)
     epochs = tuple(epoch for epoch in state.closed_epochs if epoch != state.epoch)
-    shut = _moved(state, Phase.KILLING)._replace(
+    shut = _enter_phase(state, Phase.KILLING)._replace(
         shut=now,
         acted=now,
-        service=Service.STOPPING,
+        service=ServiceState.STOPPING,
         closures=(*state.closures, closure)[-CLOSURES:],
         closed=state.closed + 1,
         closed_epochs=(*epochs, state.epoch)[-CLOSURES:],
     )
-    return Step(shut, (Action.CLOSE_GATE, Action.STOP_SERVICE, Action.KILL))
+    return Transition(shut, (GuardAction.CLOSE_GATE, GuardAction.STOP_SERVICE, GuardAction.KILL))
 
 
-def _fresh(state: State, now: Instants) -> bool:
+def _is_fresh(state: GuardState, now: Instants) -> bool:
     """Whether the newest beat is younger than T."""
-    return _younger(state.beat, now, state.timeout_s)
+    return _is_younger(state.beat, now, state.timeout_s)
 
 
-def _younger(moment: Instants | None, now: Instants, limit_s: float) -> bool:
+def _is_younger(moment: Instants | None, now: Instants, limit_s: float) -> bool:
     """Whether less than that passed, by both clocks. A clock that went back is no proof of anything."""
-    return moment is not None and elapsed_least(moment, now) >= 0 and elapsed_most(moment, now) < limit_s
+    return moment is not None and min_elapsed(moment, now) >= 0 and max_elapsed(moment, now) < limit_s
 
 
-def _beat_age_s(state: State, now: Instants) -> float:
-    return math.inf if state.beat is None else elapsed_most(state.beat, now)
+def _beat_age_s(state: GuardState, now: Instants) -> float:
+    return math.inf if state.beat is None else max_elapsed(state.beat, now)
 
 
 # --- the events
 
 
-def _after(state: State, event: Event, now: Instants) -> Step:
+def _handle_event(state: GuardState, event: Event, now: Instants) -> Transition:
     match event:
         case Tick():
             return _tick(state, now)
         case Looked():
-            return _looked(state, event, now)
+            return _handle_look(state, event, now)
         case ServiceStopped():
             return _service_stopped(state, event)
         case Arm():
@@ -193,127 +197,139 @@ def _after(state: State, event: Event, now: Instants) -> Step:
             return _create_begin(state, event, now)
         case CreateEnd():
             left = tuple(create for create in state.creates if create.run_id != event.run_id)
-            return Step(state._replace(creates=left))
+            return Transition(state._replace(creates=left))
         case Beat():
             raise AssertionError("a beat is judged before the deadline")
 
 
-def _tick(state: State, now: Instants) -> Step:
-    if state.phase is Phase.KILLING and elapsed_most(state.shut, now) >= state.watchdog_s:
-        return Step(_moved(state, Phase.LOST)._replace(acted=now), (Action.GIVE_UP, Action.KILL))
+def _tick(state: GuardState, now: Instants) -> Transition:
+    if state.phase is Phase.KILLING and max_elapsed(state.shut, now) >= state.watchdog_s:
+        return Transition(_enter_phase(state, Phase.LOST)._replace(acted=now), (GuardAction.GIVE_UP, GuardAction.KILL))
     forgotten = _without_old_creates(state, now)
-    notes = (Action.FORGET_CREATE,) if forgotten is not state else ()
+    notes = (GuardAction.FORGET_CREATE,) if forgotten is not state else ()
     state = forgotten
     if state.phase is Phase.WATCHING and not state.warned and _beat_age_s(state, now) >= state.timeout_s / 2:
         state = state._replace(warned=True)
-        notes = (*notes, Action.WARN_LATE)
-    if state.phase is Phase.UNARMED or _younger(state.acted, now, interval_s(state)):
-        return Step(state, notes)
-    return _regular(state._replace(acted=now), notes)
+        notes = (*notes, GuardAction.WARN_LATE)
+    if state.phase is Phase.UNARMED or _is_younger(state.acted, now, interval_s(state)):
+        return Transition(state, notes)
+    return _regular_step(state._replace(acted=now), notes)
 
 
-def _regular(state: State, notes: tuple[Action, ...]) -> Step:
+def _regular_step(state: GuardState, notes: tuple[GuardAction, ...]) -> Transition:
     """What is done every interval."""
     match state.phase:
         case Phase.WATCHING:
-            return Step(state, (*notes, Action.FEED))
+            return Transition(state, (*notes, GuardAction.FEED))
         case Phase.EMPTY:
-            return Step(state, (*notes, Action.LOOK))
-        case _ if state.service is Service.FAILED:
-            return Step(state._replace(service=Service.STOPPING), (*notes, Action.STOP_SERVICE, Action.KILL))
+            return Transition(state, (*notes, GuardAction.LOOK))
+        case _ if state.service is ServiceState.FAILED:
+            return Transition(
+                state._replace(service=ServiceState.STOPPING), (*notes, GuardAction.STOP_SERVICE, GuardAction.KILL)
+            )
         case _:
-            return Step(state, (*notes, Action.KILL))
+            return Transition(state, (*notes, GuardAction.KILL))
 
 
-def _looked(state: State, event: Looked, now: Instants) -> Step:
+def _handle_look(state: GuardState, event: Looked, now: Instants) -> Transition:
     if state.phase is Phase.KILLING:
         if (
             event.left
             or state.creates
-            or state.service is not Service.STOPPED
-            or elapsed_most(state.shut, now) >= state.watchdog_s
+            or state.service is not ServiceState.STOPPED
+            or max_elapsed(state.shut, now) >= state.watchdog_s
         ):
-            return Step(state)
-        return Step(_verified(_moved(state, Phase.EMPTY), True), (Action.VERIFIED, Action.FEED))
+            return Transition(state)
+        return Transition(
+            _mark_closure(_enter_phase(state, Phase.EMPTY), True), (GuardAction.VERIFIED, GuardAction.FEED)
+        )
     if state.phase is Phase.EMPTY:
         if not event.left:
-            return Step(state, (Action.FEED,))
-        again = _verified(_moved(state, Phase.KILLING), False)._replace(shut=now, service=Service.STOPPING)
-        return Step(again, (Action.RELAPSED, Action.STOP_SERVICE, Action.KILL))
-    return Step(state)
+            return Transition(state, (GuardAction.FEED,))
+        again = _mark_closure(_enter_phase(state, Phase.KILLING), False)._replace(
+            shut=now, service=ServiceState.STOPPING
+        )
+        return Transition(again, (GuardAction.RELAPSED, GuardAction.STOP_SERVICE, GuardAction.KILL))
+    return Transition(state)
 
 
-def _verified(state: State, verified: bool) -> State:
+def _mark_closure(state: GuardState, verified: bool) -> GuardState:
     """The newest closure marked."""
     return state._replace(closures=(*state.closures[:-1], state.closures[-1]._replace(verified=verified)))
 
 
-def _service_stopped(state: State, event: ServiceStopped) -> Step:
-    if state.service is not Service.STOPPING:
-        return Step(state)
-    return Step(state._replace(service=Service.STOPPED if event.well else Service.FAILED))
+def _service_stopped(state: GuardState, event: ServiceStopped) -> Transition:
+    if state.service is not ServiceState.STOPPING:
+        return Transition(state)
+    return Transition(state._replace(service=ServiceState.STOPPED if event.well else ServiceState.FAILED))
 
 
-def _beat(state: State, event: Beat, now: Instants) -> Step:
+def _beat(state: GuardState, event: Beat, now: Instants) -> Transition:
     refusal = _beat_refusal(event, now)
-    if refusal is None and (state.beat is None or elapsed_least(state.beat, event.sent) > 0):
+    if refusal is None and (state.beat is None or min_elapsed(state.beat, event.sent) > 0):
         state = state._replace(beat=event.sent, epoch=event.epoch, warned=False)
-        if state.phase is Phase.EMPTY and _fresh(state, now):
-            reopened = _moved(state, Phase.WATCHING)._replace(acted=now, service=Service.UNTOUCHED)
-            return Step(reopened, (Action.OPEN_GATE, Action.START_SERVICE, Action.FEED))
-    return _judged(state, now)._replace(refusal=refusal)
+        if state.phase is Phase.EMPTY and _is_fresh(state, now):
+            reopened = _enter_phase(state, Phase.WATCHING)._replace(acted=now, service=ServiceState.UNTOUCHED)
+            return Transition(reopened, (GuardAction.OPEN_GATE, GuardAction.START_SERVICE, GuardAction.FEED))
+    return _close_if_late(state, now)._replace(refusal=refusal)
 
 
-def _beat_refusal(event: Beat, now: Instants) -> Refusal | None:
+def _beat_refusal(event: Beat, now: Instants) -> GuardRefusal | None:
     if not 0 <= event.epoch < EPOCH_LIMIT:
-        return Refusal("bad-epoch", f"epoch {event.epoch}: say a whole number from 0 on")
-    if not all(map(math.isfinite, event.sent)) or elapsed_least(event.sent, now) < 0:
+        return GuardRefusal("bad-epoch", f"epoch {event.epoch}: say a whole number from 0 on")
+    if not all(map(math.isfinite, event.sent)) or min_elapsed(event.sent, now) < 0:
         sent = "a renewal sent at {:.3f} s, {:.3f} s lies in the future".format(*event.sent)
         clocks = "take the times from CLOCK_BOOTTIME and CLOCK_MONOTONIC_RAW of this host"
-        return Refusal("future-beat", f"{sent}, now is {now.boot_s:.3f} s, {now.raw_s:.3f} s: {clocks}")
+        return GuardRefusal("future-beat", f"{sent}, now is {now.boot_s:.3f} s, {now.raw_s:.3f} s: {clocks}")
     return None
 
 
-def _arm(state: State, event: Arm, now: Instants) -> Step:
+def _arm(state: GuardState, event: Arm, now: Instants) -> Transition:
     refusal = arm_refusal(state, event, now)
     if refusal is not None:
-        return Step(state, (), refusal)
-    armed = state if state.armed else _moved(state, Phase.WATCHING)
+        return Transition(state, (), refusal)
+    armed = state if state.armed else _enter_phase(state, Phase.WATCHING)
     armed = armed._replace(timeout_s=event.timeout_s, watchdog_s=event.watchdog_s, acted=now, warned=False)
-    return Step(armed, (Action.FEED,))
+    return Transition(armed, (GuardAction.FEED,))
 
 
-def _disarm(state: State) -> Step:
+def _disarm(state: GuardState) -> Transition:
     if not state.armed:
-        return Step(state)
+        return Transition(state)
     if state.phase is not Phase.WATCHING:
-        return Step(state, (), Refusal("gate-shut", f"the guard is {state.phase}: renew the membership first"))
-    return Step(_moved(state, Phase.UNARMED), (Action.RELEASE,))
+        return Transition(
+            state, (), GuardRefusal("gate-shut", f"the guard is {state.phase}: renew the membership first")
+        )
+    return Transition(_enter_phase(state, Phase.UNARMED), (GuardAction.RELEASE,))
 
 
 # --- creates
 
 
-def _create_begin(state: State, event: CreateBegin, now: Instants) -> Step:
+def _create_begin(state: GuardState, event: CreateBegin, now: Instants) -> Transition:
     if not 0 < len(event.run_id) <= RUN_ID_LENGTH:
-        return Step(state, (), Refusal("bad-run-id", f"a run id has 1 to {RUN_ID_LENGTH} characters"))
+        return Transition(state, (), GuardRefusal("bad-run-id", f"a run id has 1 to {RUN_ID_LENGTH} characters"))
     if not state.gate_open:
-        return Step(state, (), Refusal("gate-shut", f"the guard is {state.phase}: no domain may start on this host"))
+        return Transition(
+            state, (), GuardRefusal("gate-shut", f"the guard is {state.phase}: no domain may start on this host")
+        )
     others = tuple(create for create in state.creates if create.run_id != event.run_id)
     if len(others) >= CREATES:
-        return Step(state, (), Refusal("too-many-creates", f"{CREATES} creates are under way: end some of them"))
-    return Step(state._replace(creates=(*others, Create(event.run_id, now))))
+        return Transition(
+            state, (), GuardRefusal("too-many-creates", f"{CREATES} creates are under way: end some of them")
+        )
+    return Transition(state._replace(creates=(*others, Create(event.run_id, now))))
 
 
-def _without_old_creates(state: State, now: Instants) -> State:
+def _without_old_creates(state: GuardState, now: Instants) -> GuardState:
     """Without creates that nobody will end any more. None is forgotten while the gate is shut: it may still appear."""
     if not state.gate_open:
         return state
-    left = tuple(create for create in state.creates if elapsed_least(create.begun, now) < CREATE_LIMIT_S)
+    left = tuple(create for create in state.creates if min_elapsed(create.begun, now) < CREATE_LIMIT_S)
     return state if left == state.creates else state._replace(creates=left)
 
 
-def _moved(state: State, phase: Phase) -> State:
+def _enter_phase(state: GuardState, phase: Phase) -> GuardState:
     """In that phase, or an error where that must not follow."""
     if phase not in LEGAL[state.phase]:
         raise AssertionError(f"the guard cannot go from {state.phase} to {phase}")

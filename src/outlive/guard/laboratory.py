@@ -3,8 +3,8 @@
 Hosts of a laboratory are made of namespaces on one machine and have no device of their own. ``--laboratory SOCKET``
 names what takes its place. It does what a device does: it counts on when the guard dies, also through its end, and
 only the word to stop stops it. It is believed only where nothing but a laboratory can be meant: the guard does not run
-in the machine's own process namespace or beside systemd, no watchdog device is there, and whoever listens is outside
-of the host, by the kernel's word. What is armed with it is published as a laboratory's.
+in the machine's own process namespace or beside systemd, no watchdog device is there, and the process that listens is
+outside of the host, as the kernel says. What is armed with it is published as a laboratory's.
 
 Protocol: ``start SECONDS`` is answered with ``active NAME`` where it ran already, ``idle NAME`` where not, or
 ``refused WHY``; a zero byte feeds; ``V`` stops.
@@ -66,7 +66,7 @@ class LaboratoryWatchdog:
         if wanted < 1:
             raise GuardError(f"{self._path} counts whole seconds: W {watchdog_s} s is below 1 s")
         fresh = self._connection is None
-        connection = self._connection or self._connected()
+        connection = self._connection or self._connect()
         try:
             connection.settimeout(ANSWER_S)
             connection.sendall(f"start {wanted}\n".encode())
@@ -90,7 +90,7 @@ class LaboratoryWatchdog:
             self._connection.send(b"\0")
 
     def stop(self) -> None:
-        """Stop it in good order. Raises ``OSError``, and then it runs on."""
+        """Stop it cleanly. Raises ``OSError``, and then it runs on."""
         connection, self._connection, self.hardware = self._connection, None, False
         if connection is not None:
             try:
@@ -106,7 +106,7 @@ class LaboratoryWatchdog:
             self._connection.close()
             self._connection, self.hardware = None, False
 
-    def _connected(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
         """To somebody outside of this host."""
         connection = socket.socket(socket.AF_UNIX)
         try:

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from outlive.guard.options import Options, read
-from outlive.guard.process import Guard, Journal
+from outlive.guard.options import GuardOptions, read
+from outlive.guard.process import Guard, GuardLog
 from outlive.guard.states import BAD_INPUT, FORBIDDEN, IN_USE, NOT_FOUND, UNAVAILABLE, YES, GuardError
 
 MEMORY_CURRENT_AND_FUTURE: Final = 3
@@ -64,8 +64,8 @@ def main(arguments: Sequence[str]) -> int:
         return error.exit_code
 
 
-def _run(options: Options) -> int:
-    journal = Journal()
+def _run(options: GuardOptions) -> int:
+    journal = GuardLog()
     place = Address(options.socket)
     listening = place.listen()
     try:
@@ -82,12 +82,12 @@ def _run(options: Options) -> int:
         place.close()
 
 
-def _show(options: Options) -> int:
+def _show(options: GuardOptions) -> int:
     answer = ask(options.socket, b'{"do":"status"}\n')
     try:
         document = json.loads(answer)
     except ValueError:
-        raise GuardError(f"{options.socket}: whoever listens there is no guard", UNAVAILABLE) from None
+        raise GuardError(f"{options.socket}: the process that listens there is no guard", UNAVAILABLE) from None
     print(json.dumps(document, indent=2))
     return YES
 
@@ -117,7 +117,7 @@ class Address:
         try:
             self._take()
             self._remove_old()
-            return self._bound()
+            return self._bind()
         except FileNotFoundError as error:
             raise GuardError(f"{self._path}: no such folder; make it, or choose another --socket", NOT_FOUND) from error
         except PermissionError as error:
@@ -150,7 +150,7 @@ class Address:
                 raise GuardError(f"{self._path}: exists and is no socket; choose another --socket", BAD_INPUT)
             path.unlink()
 
-    def _bound(self) -> socket.socket:
+    def _bind(self) -> socket.socket:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         before = os.umask(0o177)
         try:

@@ -32,11 +32,11 @@ DESCRIPTION: Final = (
     "the daemon's renewals are acknowledged. Does nothing until it is armed: outlive arm HOST."
 )
 EPILOG: Final = (
-    "Exit codes: 0 stopped in good order, 2 usage, 3 bad input, 4 not found, 5 in use, 6 unreachable, 7 forbidden."
+    "Exit codes: 0 stopped cleanly, 2 usage, 3 bad input, 4 not found, 5 in use, 6 unreachable, 7 forbidden."
 )
 
 
-class Options(NamedTuple):
+class GuardOptions(NamedTuple):
     """What the guard is started with."""
 
     socket: str
@@ -73,7 +73,7 @@ class CommandHelp(argparse.HelpFormatter):
         super().start_section(heading.capitalize() if heading else heading)
 
 
-def parser() -> OneLine:
+def make_parser() -> OneLine:
     """All options, with what they mean."""
     made = OneLine(
         "outlive guard",
@@ -109,36 +109,36 @@ def parser() -> OneLine:
     return made
 
 
-def read(arguments: Sequence[str]) -> Options:
+def read(arguments: Sequence[str]) -> GuardOptions:
     """The options. Ends the process with exit code 2 and a line that says what to change."""
-    made = parser()
+    made = make_parser()
     given = made.parse_args(list(arguments))
     if given.laboratory and (given.rehearsal or given.watchdog != WATCHDOG):
         made.error("--laboratory takes the place of a watchdog: leave --watchdog and --rehearsal away")
-    return Options(
+    return GuardOptions(
         socket=given.socket,
         watchdog=given.watchdog,
         cgroup=given.cgroup.rstrip("/") or "/",
-        stop_service=_command(made, "--stop-service", given.stop_service),
-        start_service=_command(made, "--start-service", given.start_service),
+        stop_service=_parse_command(made, "--stop-service", given.stop_service),
+        start_service=_parse_command(made, "--start-service", given.start_service),
         rehearsal=given.rehearsal,
         laboratory=given.laboratory,
         status=given.status,
     )
 
 
-def _command(made: argparse.ArgumentParser, option: str, text: str) -> tuple[str, ...]:
+def _parse_command(made: argparse.ArgumentParser, option: str, text: str) -> tuple[str, ...]:
     """The words of a command whose program is there: found missing at the wrong moment, it would cost the host."""
     text = LIBVIRT[option] if text == "libvirt" else text
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
         made.error(f"{option} {text!r}: {error}; mend the quotes")
-    if words and not _found(words[0]):
+    if words and not _is_executable(words[0]):
         made.error(f"{option} {text!r}: no program {words[0]!r}; name it with its whole path")
     return words
 
 
-def _found(program: str) -> bool:
+def _is_executable(program: str) -> bool:
     folders = [""] if "/" in program else os.environ.get("PATH", os.defpath).split(os.pathsep)
     return any(os.access(os.path.join(folder, program), os.X_OK) for folder in folders)  # noqa: PTH118 - light

@@ -19,20 +19,20 @@ from typing import Final
 
 from outlive.guard import cgroups, core, messages, requirements
 from outlive.guard.clients import Clients
-from outlive.guard.clocks import START, Instants, elapsed_most, instants
+from outlive.guard.clocks import START, Instants, max_elapsed, read_clocks
 from outlive.guard.laboratory import LaboratoryWatchdog
-from outlive.guard.messages import Request
-from outlive.guard.options import Options
+from outlive.guard.messages import GuardRequest
+from outlive.guard.options import GuardOptions
 from outlive.guard.states import (
     YES,
-    Action,
     Arm,
     Event,
+    GuardAction,
     GuardError,
+    GuardRefusal,
+    GuardState,
     Looked,
-    Refusal,
     ServiceStopped,
-    State,
     Tick,
 )
 from outlive.guard.watchdog import Watchdog
@@ -42,8 +42,8 @@ LINE_BYTES: Final = 2048
 """What a line is cut to; a pipe takes as much at once without waiting."""
 
 
-class Journal:
-    """The guard's log: events with fields on standard error, and never a wait for whoever reads it.
+class GuardLog:
+    """The guard's log: events with fields on standard error, and never a wait for its reader.
 
     A log that is full or stalled must not keep the guard from feeding or killing. A line that cannot be written at once
     is dropped and counted, and the next one that gets through says how many are missing.
@@ -58,11 +58,11 @@ class Journal:
         """One event, as ``event=… name=value …``; text is quoted like JSON."""
         if self._dropped:
             fields["dropped_lines"] = self._dropped
-        words = [f"event={event}", *(f"{name}={_shown(value)}" for name, value in fields.items())]
+        words = [f"event={event}", *(f"{name}={_format_value(value)}" for name, value in fields.items())]
         line = " ".join(words).encode("utf-8", "replace")[: LINE_BYTES - 1] + b"\n"
-        self._dropped = 0 if self._written(line) else self._dropped + 1
+        self._dropped = 0 if self._write_line(line) else self._dropped + 1
 
-    def _written(self, line: bytes) -> bool:
+    def _write_line(self, line: bytes) -> bool:
         try:
             if not any(flags & select.POLLOUT for _, flags in self._ready.poll(0)):
                 return False
@@ -71,7 +71,7 @@ class Journal:
             return False
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
     if isinstance(value, bool | int):
@@ -115,7 +115,7 @@ class Runner:
             file.write("0")
         return True
 
-    def ended(self, now: Instants) -> bool | None:
+    def poll_result(self, now: Instants) -> bool | None:
         """Whether the command ended well; ``None`` while it runs or where none does."""
         if not self.busy:
             return None
@@ -123,7 +123,7 @@ class Runner:
         if pid:
             self._pid = 0
             return os.waitstatus_to_exitcode(status) == 0
-        if elapsed_most(self._started, now) < COMMAND_LIMIT_S:
+        if max_elapsed(self._started, now) < COMMAND_LIMIT_S:
             return None
         self._kill()
         return False
@@ -142,13 +142,13 @@ CHILD_LOOK_S: Final = 0.02
 """Between two looks at a running command."""
 LOOK_KEPT_S: Final = 1.0
 """How old the count of processes in a status may be."""
-WORDS: Final[dict[Action, tuple[str, dict[str, object]]]] = {
-    Action.CLOSE_GATE: ("guard.gate-closed", {"why": "no renewal was acknowledged for T: all VMs are killed"}),
-    Action.OPEN_GATE: ("guard.gate-opened", {}),
-    Action.WARN_LATE: ("guard.renewal-late", {"why": "no renewal was acknowledged for half of T"}),
-    Action.VERIFIED: ("guard.emptied", {"why": "nothing is left; the host may live on"}),
-    Action.RELAPSED: ("guard.not-empty-any-more", {"why": "a process appeared while the gate is shut"}),
-    Action.GIVE_UP: ("guard.gave-up", {"remedy": "none: the watchdog resets the host"}),
+WORDS: Final[dict[GuardAction, tuple[str, dict[str, object]]]] = {
+    GuardAction.CLOSE_GATE: ("guard.gate-closed", {"why": "no renewal was acknowledged for T: all VMs are killed"}),
+    GuardAction.OPEN_GATE: ("guard.gate-opened", {}),
+    GuardAction.WARN_LATE: ("guard.renewal-late", {"why": "no renewal was acknowledged for half of T"}),
+    GuardAction.VERIFIED: ("guard.emptied", {"why": "nothing is left; the host may live on"}),
+    GuardAction.RELAPSED: ("guard.not-empty-any-more", {"why": "a process appeared while the gate is shut"}),
+    GuardAction.GIVE_UP: ("guard.gave-up", {"remedy": "none: the watchdog resets the host"}),
 }
 """What the log says of actions."""
 
@@ -156,10 +156,10 @@ WORDS: Final[dict[Action, tuple[str, dict[str, object]]]] = {
 class Guard:
     """The state, and what it is connected to."""
 
-    def __init__(self, options: Options, journal: Journal) -> None:
+    def __init__(self, options: GuardOptions, journal: GuardLog) -> None:
         self._options = options
         self._note = journal.write
-        self._state = State()
+        self._state = GuardState()
         self._watchdog: Watchdog | LaboratoryWatchdog = (
             LaboratoryWatchdog(options.laboratory)
             if options.laboratory
@@ -193,7 +193,7 @@ class Guard:
     def _patience_s(self, behind: bool) -> float | None:
         if behind:
             return 0.0
-        due = core.wake_s(self._state, instants())
+        due = core.wake_s(self._state, read_clocks())
         if self._runner.busy:
             return CHILD_LOOK_S if due is None else min(due, CHILD_LOOK_S)
         return due
@@ -226,40 +226,40 @@ class Guard:
         return False
 
     def _check_runner(self) -> None:
-        well = self._runner.ended(instants())
+        well = self._runner.poll_result(read_clocks())
         if well is not None:
             self._note("guard.service-command-ended", well=well)
             self._apply(ServiceStopped(well))
 
     # --- requests
 
-    def _handle(self, request: Request) -> bytes:
+    def _handle(self, request: GuardRequest) -> bytes:
         event = request.event
         if event is None:
-            return messages.granted(request.id, self._status())
+            return messages.encode_grant(request.id, self._build_status())
         refusal = self._arm(event) if isinstance(event, Arm) else self._apply(event)
         if refusal is not None:
             self._note("guard.refused", do=type(event).__name__, code=refusal.code, why=refusal.message)
-            return messages.refused(request.id, *refusal)
-        return messages.granted(request.id)
+            return messages.encode_refusal(request.id, *refusal)
+        return messages.encode_grant(request.id)
 
-    def _status(self) -> dict[str, object]:
-        now = instants()
-        if self._seen is None or elapsed_most(self._seen[0], now) >= LOOK_KEPT_S:
-            self._seen = (now, self._look().left)
+    def _build_status(self) -> dict[str, object]:
+        now = read_clocks()
+        if self._seen is None or max_elapsed(self._seen[0], now) >= LOOK_KEPT_S:
+            self._seen = (now, self._count_processes().left)
         feeding = self._watchdog.open and core.may_feed(self._state, now)
-        said = messages.status(
+        said = messages.describe_state(
             self._state, now=now, feeding=feeding, processes=self._seen[1], hardware=self._watchdog.hardware
         )
         return {**said, "laboratory": bool(self._options.laboratory), "cgroup": self._options.cgroup}
 
-    def _arm(self, event: Arm) -> Refusal | None:
+    def _arm(self, event: Arm) -> GuardRefusal | None:
         """Armed only on request, and only with everything that it takes to keep the promise.
 
         A guard knows nothing of what the membership says: with times of its own, one that was started anew could wait
-        longer than fencers count on. Whoever asks has what is published in hand (``outlive.node.membership.guard``).
+        longer than fencers count on. The daemon that asks knows what is published (``outlive.node.membership.guard``).
         """
-        refusal = core.arm_refusal(self._state, event, instants())
+        refusal = core.arm_refusal(self._state, event, read_clocks())
         if refusal is not None:
             return refusal
         try:
@@ -273,7 +273,7 @@ class Guard:
                 )
             identity = self._watchdog.start(event.watchdog_s)
         except GuardError as error:
-            return Refusal("refused", str(error))
+            return GuardRefusal("refused", str(error))
         refusal = self._apply(event)
         if not self._state.armed:
             self._end_watchdog(self._watchdog.give_back)
@@ -289,51 +289,51 @@ class Guard:
 
     # --- judging and acting
 
-    def _apply(self, event: Event) -> Refusal | None:
+    def _apply(self, event: Event) -> GuardRefusal | None:
         """Let the core judge an event and all that follows from it; returns its refusal."""
-        self._state, refused = core.follow(self._state, event, instants, self._act)
+        self._state, refused = core.follow(self._state, event, read_clocks, self._act)
         return refused
 
-    def _act(self, state: State, action: Action) -> Event | None:
+    def _act(self, state: GuardState, action: GuardAction) -> Event | None:
         """Carry out one action; what it leads to, if that is known at once."""
         match action:
-            case Action.FEED:
+            case GuardAction.FEED:
                 self._feed(state)
-            case Action.KILL:
+            case GuardAction.KILL:
                 return Looked(cgroups.kill(self._options.cgroup, folders=self._options.rehearsal).left)
-            case Action.LOOK:
-                return Looked(self._look().left)
-            case Action.STOP_SERVICE:
+            case GuardAction.LOOK:
+                return Looked(self._count_processes().left)
+            case GuardAction.STOP_SERVICE:
                 return self._stop_service()
-            case Action.START_SERVICE:
-                if self._options.start_service and not self._runner.start(self._options.start_service, instants()):
+            case GuardAction.START_SERVICE:
+                if self._options.start_service and not self._runner.start(self._options.start_service, read_clocks()):
                     self._note("guard.start-service-failed", remedy="start the hypervisor service by hand")
-            case Action.RELEASE:
+            case GuardAction.RELEASE:
                 if self._end_watchdog(self._watchdog.stop):
                     self._note("guard.disarmed")
             case _:
                 self._log_action(state, action)
         return None
 
-    def _look(self) -> cgroups.Found:
-        return cgroups.look(self._options.cgroup, folders=self._options.rehearsal)
+    def _count_processes(self) -> cgroups.Found:
+        return cgroups.count_processes(self._options.cgroup, folders=self._options.rehearsal)
 
-    def _feed(self, state: State) -> None:
+    def _feed(self, state: GuardState) -> None:
         """The clock is read again on both sides of the write: before, to be true; after, to say if it was not."""
-        if not self._watchdog.open or not core.may_feed(state, instants()):
+        if not self._watchdog.open or not core.may_feed(state, read_clocks()):
             return
         try:
             self._watchdog.feed()
         except OSError as error:
             self._note("guard.feed-failed", why=error.strerror)
-        if not core.may_feed(state, instants()):
+        if not core.may_feed(state, read_clocks()):
             self._note("guard.fed-late", why="the guard was not scheduled between judging and feeding")
 
     def _stop_service(self) -> Event | None:
         command = self._options.stop_service
         if not command:
             return ServiceStopped(True)
-        return None if self._runner.start(command, instants()) else ServiceStopped(False)
+        return None if self._runner.start(command, read_clocks()) else ServiceStopped(False)
 
     def _end_watchdog(self, end: Callable[[], None]) -> bool:
         """Whether it took the order."""
@@ -344,21 +344,21 @@ class Guard:
             return False
         return True
 
-    def _log_action(self, state: State, action: Action) -> None:
+    def _log_action(self, state: GuardState, action: GuardAction) -> None:
         """What only the log needs to know."""
-        now = instants()
+        now = read_clocks()
         event, more = WORDS.get(action, (f"guard.{action}", {}))
-        if action is Action.VERIFIED:
-            more = {"took_s": elapsed_most(state.shut, now), **more}
-        elif action is Action.GIVE_UP:
-            more = {"why": self._why_lost(state), **more}
-        age_s = elapsed_most(state.beat, now) if state.beat is not None else -1.0
+        if action is GuardAction.VERIFIED:
+            more = {"took_s": max_elapsed(state.shut, now), **more}
+        elif action is GuardAction.GIVE_UP:
+            more = {"why": self._explain_loss(state), **more}
+        age_s = max_elapsed(state.beat, now) if state.beat is not None else -1.0
         self._note(
             event, epoch=state.epoch, beat_age_s=age_s, timeout_s=state.timeout_s, phase=str(state.phase), **more
         )
 
-    def _why_lost(self, state: State) -> str:
-        found = self._look()
+    def _explain_loss(self, state: GuardState) -> str:
+        found = self._count_processes()
         return (
             f"not empty after W: {found.processes} processes, {found.unreadable} unreadable groups, "
             f"{len(state.creates)} creates under way, service {state.service}"

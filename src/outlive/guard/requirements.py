@@ -54,13 +54,13 @@ def check_tree(root: str, *, folders: bool = False) -> None:
     if not folders and not cgroups.is_version_2(there):
         remedy = "boot with systemd.unified_cgroup_hierarchy=1, or name a group of cgroup v2 with --cgroup"
         raise GuardError(f"{root} is not on cgroup v2, and nobody could see whether it is empty: {remedy}", BAD_INPUT)
-    if os.getpid() in cgroups.members(root):
+    if os.getpid() in cgroups.list_processes(root):
         raise GuardError(f"{root}: the guard itself is below it; name the group of the VMs with --cgroup", BAD_INPUT)
 
 
 def check_machine(proc: str = "/proc", sys: str = "/sys") -> None:
     """Hardware: the watchdog of a virtual machine stands still whenever the machine does."""
-    hypervisor = _hypervisor(proc, sys)
+    hypervisor = _find_hypervisor(proc, sys)
     if hypervisor:
         raise GuardError(
             f"this host is itself a virtual machine ({hypervisor}): while it is paused its watchdog stands still and "
@@ -70,10 +70,10 @@ def check_machine(proc: str = "/proc", sys: str = "/sys") -> None:
 
 def check_guests(root: str, proc: str = "/proc") -> None:
     """No guest runs outside the tree: nobody would kill it, or see it."""
-    inside = cgroups.members(root)
-    for pid in _guests(proc):
+    inside = cgroups.list_processes(root)
+    for pid in _find_guests(proc):
         if pid not in inside:
-            name = _text(f"{proc}/{pid}/comm")
+            name = _read_text(f"{proc}/{pid}/comm")
             raise GuardError(
                 f"process {pid} ({name}) runs a guest outside {root}: name the group that all VMs are below with "
                 "--cgroup, or end it",
@@ -81,39 +81,41 @@ def check_guests(root: str, proc: str = "/proc") -> None:
             )
 
 
-def _hypervisor(proc: str, sys: str) -> str:
+def _find_hypervisor(proc: str, sys: str) -> str:
     """What this machine says it runs on; empty for hardware."""
     for name in ("product_name", "sys_vendor"):
-        said = _text(f"{sys}/class/dmi/id/{name}")
+        said = _read_text(f"{sys}/class/dmi/id/{name}")
         if any(word in said.lower() for word in HYPERVISORS):
             return said
-    flags = [line for line in _text(f"{proc}/cpuinfo").splitlines() if line.startswith("flags")]
+    flags = [line for line in _read_text(f"{proc}/cpuinfo").splitlines() if line.startswith("flags")]
     if any("hypervisor" in line.split() for line in flags):
         return "its processor has the flag hypervisor"
     return "by its device tree" if Path(f"{sys}/firmware/devicetree/base/hypervisor").exists() else ""
 
 
-def _guests(proc: str) -> Iterator[int]:
+def _find_guests(proc: str) -> Iterator[int]:
     for process in Path(proc).iterdir():
-        if process.name.isdecimal() and (_text(f"{process}/comm").startswith(GUEST_NAMES) or _has_kvm(f"{process}/fd")):
+        if process.name.isdecimal() and (
+            _read_text(f"{process}/comm").startswith(GUEST_NAMES) or _has_kvm(f"{process}/fd")
+        ):
             yield int(process.name)
 
 
 def _has_kvm(folder: str) -> bool:
     try:
-        return any(_target(file) == GUEST_FILE for file in Path(folder).iterdir())
+        return any(_link_target(file) == GUEST_FILE for file in Path(folder).iterdir())
     except OSError:
         return False
 
 
-def _target(link: Path) -> str:
+def _link_target(link: Path) -> str:
     try:
         return str(link.readlink())
     except OSError:
         return ""
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -54,7 +54,7 @@ LEGAL: Final[dict[Phase, frozenset[Phase]]] = {
 """Which phase may follow which."""
 
 
-class Service(enum.StrEnum):
+class ServiceState(enum.StrEnum):
     """How far the stop of the hypervisor service is, since the gate was shut."""
 
     UNTOUCHED = "untouched"
@@ -63,7 +63,7 @@ class Service(enum.StrEnum):
     FAILED = "failed"
 
 
-class Action(enum.StrEnum):
+class GuardAction(enum.StrEnum):
     """What the process around the machine carries out, in the order given."""
 
     OPEN_GATE = "open-gate"
@@ -76,7 +76,7 @@ class Action(enum.StrEnum):
     """Only count, and say so with ``Looked``."""
     FEED = "feed"
     RELEASE = "release"
-    """Stop the watchdog in good order and close it."""
+    """Stop the watchdog cleanly and close it."""
     WARN_LATE = "warn-late"
     VERIFIED = "verified"
     RELAPSED = "relapsed"
@@ -99,7 +99,7 @@ class Create(NamedTuple):
     begun: Instants
 
 
-class State(NamedTuple):
+class GuardState(NamedTuple):
     """All that the guard knows; what the process keeps besides are file descriptors."""
 
     phase: Phase = Phase.UNARMED
@@ -116,7 +116,7 @@ class State(NamedTuple):
     """Since when the guard tries to empty the host."""
     acted: Instants = START
     """When it last fed, looked or killed."""
-    service: Service = Service.UNTOUCHED
+    service: ServiceState = ServiceState.UNTOUCHED
     creates: tuple[Create, ...] = ()
     closures: tuple[Closure, ...] = ()
     closed: int = 0
@@ -184,19 +184,19 @@ class ServiceStopped(NamedTuple):
 Event = Tick | Beat | Arm | Disarm | CreateBegin | CreateEnd | Looked | ServiceStopped
 
 
-class Refusal(NamedTuple):
+class GuardRefusal(NamedTuple):
     """Why a request was not granted: a stable word, and a sentence with the remedy."""
 
     code: str
     message: str
 
 
-class Step(NamedTuple):
+class Transition(NamedTuple):
     """What follows from an event."""
 
-    state: State
-    actions: tuple[Action, ...] = ()
-    refusal: Refusal | None = None
+    state: GuardState
+    actions: tuple[GuardAction, ...] = ()
+    refusal: GuardRefusal | None = None
 
 
 # exit codes, as in docs/reference/exit-codes.md: the guard imports nothing else of Outlive

@@ -4,7 +4,7 @@ The kernel resets the host when it was not fed for its timeout. That holds after
 driver knows the ``V`` (magic close); a driver that stops at any close, that only raises an alarm, that cannot take the
 timeout, or that can never be stopped again is refused, each with its reason.
 
-A file or a FIFO takes the place of the device in rehearsals (docs/operating/guard.md#rehearse): it is fed alike and
+A file or a FIFO takes the place of the device in rehearsals (docs/how-to/guard.md#rehearse): it is fed alike and
 resets nothing.
 """
 
@@ -64,10 +64,10 @@ class Watchdog:
         """
         fresh = not self.open
         if fresh:
-            self._ran = _runs(self._path, self._classes)
-            self._fd = _opened(self._path)
+            self._ran = _is_running(self._path, self._classes)
+            self._fd = _open_device(self._path)
         try:
-            return self._configured(watchdog_s)
+            return self._configure(watchdog_s)
         except (GuardError, OSError) as error:
             if fresh:
                 self.give_back()
@@ -80,7 +80,7 @@ class Watchdog:
         os.write(self._fd, b"\0")
 
     def stop(self) -> None:
-        """Stop it in good order. Whatever fails here leaves it running, so it is raised as ``OSError``."""
+        """Stop it cleanly. Whatever fails here leaves it running, so it is raised as ``OSError``."""
         fd, self._fd, self.hardware = self._fd, -1, False
         if fd >= 0:
             try:
@@ -96,7 +96,7 @@ class Watchdog:
         fd, self._fd, self.hardware = self._fd, -1, False
         os.close(fd)
 
-    def _configured(self, watchdog_s: float) -> str:
+    def _configure(self, watchdog_s: float) -> str:
         status = os.fstat(self._fd)
         if not stat.S_ISCHR(status.st_mode):
             if not self._rehearsal:
@@ -123,7 +123,7 @@ class Watchdog:
         return identity
 
 
-def _opened(path: str) -> int:
+def _open_device(path: str) -> int:
     try:
         return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError as error:
@@ -135,7 +135,7 @@ def _opened(path: str) -> int:
         raise GuardError(f"{path}: {error.strerror}; {remedy}", IN_USE) from error
 
 
-def _runs(path: str, classes: str) -> bool:
+def _is_running(path: str, classes: str) -> bool:
     """Whether the kernel says that it runs already; one of which it says nothing does not."""
     name = os.path.basename(os.path.realpath(path))  # noqa: PTH119 - light
     try:

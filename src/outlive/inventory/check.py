@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.inventory.power_states import GuestPower, StatusMap, known_words, power_state
+from outlive.base import BadInput
+from outlive.inventory.power_states import GuestPower, StatusMap, list_words, power_state
 from outlive.inventory.records import (
     HOST_MEMORY_LEAST,
     IMPORT_HOSTS_LIMIT,
@@ -30,14 +30,15 @@ from outlive.resources import (
     CREATOR_LABEL,
     ZONE_LABEL,
     Amounts,
+    BadInputs,
     Flavor,
     FlavorSpec,
     Hypervisor,
+    Problems,
     Resource,
     VirtualMachine,
+    check_labels,
 )
-from outlive.resources.documents import BadInputs, Problems
-from outlive.resources.meta import check_labels
 
 CREATOR = "import"
 """Value of the creator label on what an import created; ``--prune`` deletes nothing else."""
@@ -79,12 +80,8 @@ class Existing(msgspec.Struct, frozen=True, kw_only=True):
         known = self.hosts.get(host)
         return host in self.members or (known is not None and known.spec.management == "node")
 
-    def flavor_specs(self) -> dict[str, FlavorSpec]:
-        """By flavor name."""
-        return {flavor.spec.flavor_name: flavor.spec for flavor in self.flavors.values()}
 
-
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedInventory(msgspec.Struct, frozen=True, kw_only=True):
     """The records by name, in the order of the source; every VM has sizes and a flavor."""
 
     hosts: dict[str, HostRecord]
@@ -101,13 +98,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts that the source no longer lists and that a daemon of ours is in charge of: they count on."""
 
 
-def check_inventory(inventory: Inventory, existing: Existing, options: ImportOptions) -> Wanted:
+def check_inventory(inventory: Inventory, existing: Existing, options: ImportOptions) -> WantedInventory:
     """All records under names that objects can have, checked; raises ``BadInputs`` with every problem of the input."""
     problems = inventory.problems
     name_objects(inventory)
-    hosts = _unique(((h.name, h) for h in inventory.hosts), "host", problems)
-    vms = _unique(((v.id, v) for v in inventory.vms), "VM", problems)
-    flavors = _unique(((f.name, f) for f in inventory.flavors), "flavor", problems)
+    hosts = _index_records(((h.name, h) for h in inventory.hosts), "host", problems)
+    vms = _index_records(((v.id, v) for v in inventory.vms), "VM", problems)
+    flavors = _index_records(((f.name, f) for f in inventory.flavors), "flavor", problems)
     for what, count, limit in (("hosts", len(hosts), IMPORT_HOSTS_LIMIT), ("VMs", len(vms), IMPORT_VMS_LIMIT)):
         if count > limit:
             problems.add(inventory.what, f"{count} {what} are too many", f"at most {limit} in one import")
@@ -120,21 +117,21 @@ def check_inventory(inventory: Inventory, existing: Existing, options: ImportOpt
         what = f"flavor {flavor.name!r}"
         check_amounts(flavor.resources, flavor.place, problems, what=what)
         check_disk(flavor.disk_gib, flavor.place, problems, what=what)
-    away_hosts, kept_hosts = _away_hosts(inventory, hosts, existing, options.creator)
-    away_vms = _away_vms(inventory, vms, existing, options.creator)
+    away_hosts, kept_hosts = _find_absent_hosts(inventory, hosts, existing, options.creator)
+    away_vms = _find_absent_vms(inventory, vms, existing, options.creator)
     there = hosts.keys() | (existing.hosts.keys() - (frozenset() if options.partial else away_hosts))
-    sizes = existing.flavor_specs()
+    sizes = {flavor.spec.flavor_name: flavor.spec for flavor in existing.flavors.values()}
     checked = {}
     for name, vm in vms.items():
         _check_host(vm, there, existing, problems)
-        checked[name] = _sized(_powered(vm, options, problems), flavors, sizes, inventory)
+        checked[name] = _set_size(_set_power(vm, options, problems), flavors, sizes, inventory)
     problems.check()
     nothing: frozenset[str] = frozenset()
     marks = not options.prune and not options.partial
-    return Wanted(
+    return WantedInventory(
         hosts=hosts,
         vms=checked,
-        flavors={**flavors, **_synthesised(checked.values(), flavors, sizes)},
+        flavors={**flavors, **_derive_flavors(checked.values(), flavors, sizes)},
         gone_hosts=away_hosts if options.prune else nothing,
         gone_vms=away_vms if options.prune else nothing,
         vanished_hosts=away_hosts if marks else nothing,
@@ -143,7 +140,9 @@ def check_inventory(inventory: Inventory, existing: Existing, options: ImportOpt
     )
 
 
-def check_leaving_out(inventory: Inventory, existing: Existing, options: ImportOptions) -> tuple[Wanted, Problems]:
+def check_leaving_out(
+    inventory: Inventory, existing: Existing, options: ImportOptions
+) -> tuple[WantedInventory, Problems]:
     """The same without the records that are wrong, and what is wrong with them; ``BadInputs`` for a problem that is
     none of a record. What is left out has not vanished."""
     found, inventory.problems = inventory.problems, Problems()
@@ -152,26 +151,21 @@ def check_leaving_out(inventory: Inventory, existing: Existing, options: ImportO
             return check_inventory(inventory, existing, options), found
         except BadInputs as error:
             bad = inventory.problems.places
-            if not _leave_out(inventory, bad):
+            inventory.listed_hosts.update(host.name for host in inventory.hosts if host.place in bad)
+            inventory.listed_vms.update(vm.id for vm in inventory.vms if vm.place in bad)
+            before = len(inventory.hosts) + len(inventory.vms) + len(inventory.flavors)
+            inventory.hosts = [host for host in inventory.hosts if host.place not in bad]
+            inventory.vms = [vm for vm in inventory.vms if vm.place not in bad]
+            inventory.flavors = [flavor for flavor in inventory.flavors if flavor.place not in bad]
+            if len(inventory.hosts) + len(inventory.vms) + len(inventory.flavors) == before:
                 raise
             found.extend(error.problems, error.total, bad)
             inventory.problems = Problems()
     found.check()
-    return Wanted(hosts={}, vms={}, flavors={}), found
+    return WantedInventory(hosts={}, vms={}, flavors={}), found
 
 
-def _leave_out(inventory: Inventory, bad: set[str]) -> bool:
-    """Take the records at these places out; whether there was any."""
-    inventory.listed_hosts.update(host.name for host in inventory.hosts if host.place in bad)
-    inventory.listed_vms.update(vm.id for vm in inventory.vms if vm.place in bad)
-    before = len(inventory.hosts) + len(inventory.vms) + len(inventory.flavors)
-    inventory.hosts = [host for host in inventory.hosts if host.place not in bad]
-    inventory.vms = [vm for vm in inventory.vms if vm.place not in bad]
-    inventory.flavors = [flavor for flavor in inventory.flavors if flavor.place not in bad]
-    return len(inventory.hosts) + len(inventory.vms) + len(inventory.flavors) < before
-
-
-def _unique(records: Iterable[tuple[str, _Record]], what: str, problems: Problems) -> dict[str, _Record]:
+def _index_records(records: Iterable[tuple[str, _Record]], what: str, problems: Problems) -> dict[str, _Record]:
     found: dict[str, _Record] = {}
     for name, record in records:
         if not name:
@@ -213,7 +207,7 @@ def _check_host(vm: VmRecord, there: Iterable[str], existing: Existing, problems
     problems.add(vm.place, message, "import the host as well, or leave the VM out")
 
 
-def _powered(vm: VmRecord, options: ImportOptions, problems: Problems) -> VmRecord:
+def _set_power(vm: VmRecord, options: ImportOptions, problems: Problems) -> VmRecord:
     """The VM with what its source's word for its state means; a word that nobody knows is a problem."""
     if vm.phase is None:
         return vm
@@ -222,12 +216,12 @@ def _powered(vm: VmRecord, options: ImportOptions, problems: Problems) -> VmReco
         power = GuestPower.RUNNING
     if power is None:
         word = vm.phase[:60]
-        remedy = f"say what it means: --status-map '{word}=stopped' or '{word}=running'; {known_words()}"
+        remedy = f"say what it means: --status-map '{word}=stopped' or '{word}=running'; {list_words()}"
         problems.add(vm.place, f"status {word!r} of VM {vm.id!r} is not known", remedy)
     return msgspec.structs.replace(vm, power=power)
 
 
-def _sized(
+def _set_size(
     vm: VmRecord, flavors: Mapping[str, FlavorRecord], known: Mapping[str, FlavorSpec], inventory: Inventory
 ) -> VmRecord:
     """The VM with its sizes, those of its flavor where the source gives none, and with a flavor name."""
@@ -255,7 +249,7 @@ def synthetic_flavor(amounts: Amounts) -> str:
     return name + "".join(others)
 
 
-def _synthesised(
+def _derive_flavors(
     vms: Iterable[VmRecord], flavors: Mapping[str, FlavorRecord], known: Mapping[str, FlavorSpec]
 ) -> dict[str, FlavorRecord]:
     """Flavors that VMs name and nobody describes, with the sizes of the first such VM."""
@@ -268,24 +262,26 @@ def _synthesised(
     return dict(sorted(made.items()))
 
 
-def _is_away(name: str, item: Resource, listed: Iterable[str], creator: str) -> bool:
+def _is_missing(name: str, item: Resource, listed: Iterable[str], creator: str) -> bool:
     """Whether an earlier import created it and the source lacks it."""
     return name not in listed and item.metadata.labels.get(CREATOR_LABEL) == creator
 
 
-def _away_hosts(
+def _find_absent_hosts(
     inventory: Inventory, hosts: Mapping[str, HostRecord], existing: Existing, creator: str
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Hosts that the source no longer lists, and of these the ones that a daemon of ours is in charge of."""
     if not inventory.has_hosts or inventory.nameless:
         return frozenset(), frozenset()
     listed = hosts.keys() | inventory.listed_hosts
-    away = {name for name, host in existing.hosts.items() if _is_away(name, host, listed, creator)}
+    away = {name for name, host in existing.hosts.items() if _is_missing(name, host, listed, creator)}
     own = frozenset(name for name in away if existing.is_own(name))
     return frozenset(away) - own, own
 
 
-def _away_vms(inventory: Inventory, vms: Mapping[str, VmRecord], existing: Existing, creator: str) -> frozenset[str]:
+def _find_absent_vms(
+    inventory: Inventory, vms: Mapping[str, VmRecord], existing: Existing, creator: str
+) -> frozenset[str]:
     """VMs that the source no longer lists, without those that a daemon of ours runs or is to run."""
     if not inventory.has_vms or inventory.nameless:
         return frozenset()
@@ -293,7 +289,7 @@ def _away_vms(inventory: Inventory, vms: Mapping[str, VmRecord], existing: Exist
     return frozenset(
         name
         for name, vm in existing.vms.items()
-        if _is_away(name, vm, listed, creator)
+        if _is_missing(name, vm, listed, creator)
         and not (vm.status.holders or vm.status.migration is not None or vm.deleting)
         and not (vm.host and existing.is_own(vm.host))
     )

@@ -1,4 +1,4 @@
-"""What a ``Hypervisor`` of ``kvm.cloud.sap/v1`` means as a host of ours: pure (docs/operating/hypervisors.md)."""
+"""What a ``Hypervisor`` of ``kvm.cloud.sap/v1`` means as a host of ours: pure (docs/how-to/hypervisors.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.resources import (
     CREATOR_LABEL,
     ZONE_LABEL,
@@ -19,12 +19,10 @@ from outlive.resources import (
     Hypervisor,
     Instance,
     ObjectMeta,
-    condition,
+    find_condition,
     with_condition,
 )
-from outlive.resources.foreign import CloudHypervisor
-from outlive.resources.foreign.cloud import CloudHypervisorSpec, CloudHypervisorStatus
-from outlive.resources.foreign.kubernetes import ForeignCondition
+from outlive.resources.foreign import CloudHypervisor, CloudHypervisorSpec, CloudHypervisorStatus, ForeignCondition
 
 SOURCE: Final = "kvm.cloud.sap"
 """In labels of hosts: who made them."""
@@ -68,7 +66,7 @@ def make_host(seen: CloudHypervisor, old: Hypervisor | None, *, cluster: str, no
         overcommit=overcommit,
         high_availability=_value_or(said.high_availability, None),
     )
-    capacity = _amounts(facts.capacity, "capacity", seen.name)
+    capacity = _parse_amounts(facts.capacity, "capacity", seen.name)
     instances = tuple(
         Instance(id=one.id, name=_value_or(one.name, ""), active=_value_or(one.active, False))
         for one in _value_or(facts.instances, ())
@@ -78,8 +76,8 @@ def make_host(seen: CloudHypervisor, old: Hypervisor | None, *, cluster: str, no
         before.status,
         capacity=capacity,
         # always written where there is a capacity: weighers do not fall back to it
-        effective_capacity=_amounts(facts.effective_capacity, "effectiveCapacity", seen.name) or capacity,
-        allocation=_amounts(facts.allocation, "allocation", seen.name),
+        effective_capacity=_parse_amounts(facts.effective_capacity, "effectiveCapacity", seen.name) or capacity,
+        allocation=_parse_amounts(facts.allocation, "allocation", seen.name),
         instances=instances,
         num_instances=_value_or(facts.num_instances, len(instances)),
         traits=_value_or(facts.traits, ()),
@@ -87,7 +85,7 @@ def make_host(seen: CloudHypervisor, old: Hypervisor | None, *, cluster: str, no
             Aggregate(name=one.name, uuid=_value_or(one.uuid, ""), metadata=_value_or(one.metadata, {}))
             for one in _value_or(facts.aggregates, ())
         ),
-        conditions=_conditions(seen, said, facts, before.status.conditions, now),
+        conditions=_host_conditions(seen, said, facts, before.status.conditions, now),
         evicted=_value_or(facts.evicted, False),
         domain_capabilities=_replace(machine, hypervisor_type=machine.hypervisor_type or "kvm"),
         source=SOURCE,
@@ -101,7 +99,7 @@ def vanished_host(host: Hypervisor, now: datetime) -> Hypervisor:
     """The host whose object is not there any more: no slot is there until it is seen again."""
     message = "its cluster does not have its object any more"
     gone = Condition(type="Ready", status="False", reason="Vanished", message=message, last_transition_time=now)
-    old = condition(host.status.conditions, "Ready")
+    old = find_condition(host.status.conditions, "Ready")
     if old is not None and (old.status, old.reason) == (gone.status, gone.reason):
         return host
     return _replace(host, status=_replace(host.status, conditions=with_condition(host.status.conditions, gone)))
@@ -122,7 +120,7 @@ def has_vm_on(host: Hypervisor, placed: Mapping[str, str]) -> bool:
     return reported or name in placed.values()
 
 
-def _conditions(
+def _host_conditions(
     seen: CloudHypervisor,
     said: CloudHypervisorSpec,
     facts: CloudHypervisorStatus,
@@ -130,7 +128,7 @@ def _conditions(
     now: datetime,
 ) -> tuple[Condition, ...]:
     """Those of the object, and what its maintenance says."""
-    found = tuple(_condition(one, seen.name) for one in _value_or(facts.conditions, ()))
+    found = tuple(_read_condition(one, seen.name) for one in _value_or(facts.conditions, ()))
     word = _value_or(said.maintenance, "")
     if not word:
         return found
@@ -145,7 +143,7 @@ def _conditions(
     return (*found, *with_condition(kept, maintained))
 
 
-def _condition(one: ForeignCondition, name: str) -> Condition:
+def _read_condition(one: ForeignCondition, name: str) -> Condition:
     fields: dict[str, Any] = {"type": one.type, "status": one.status}
     fields |= {"reason": _value_or(one.reason, ""), "message": _value_or(one.message, "")}
     fields |= {"lastTransitionTime": _value_or(one.last_transition_time, None)}
@@ -155,8 +153,7 @@ def _condition(one: ForeignCondition, name: str) -> Condition:
         raise BadInput(f"condition {one.type!r}: {error}", place=name, remedy="mend the object") from None
 
 
-def _amounts(raw: Any, field: str, name: str) -> Amounts | None:
-    """The quantities, or ``None`` where there are none."""
+def _parse_amounts(raw: Any, field: str, name: str) -> Amounts | None:
     quantities = _value_or(raw, None)
     if quantities is None:
         return None

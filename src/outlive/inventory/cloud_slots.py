@@ -1,19 +1,18 @@
 """Our slots as ``Reservation`` objects of ``cortex.cloud/v1alpha1``, for the scheduler in place: pure.
 
-Only objects that carry our cluster's uid are ours; nobody else's is ever touched (docs/operating/hypervisors.md#slots).
+Only objects that carry our cluster's uid are ours; nobody else's is ever touched (docs/how-to/hypervisors.md#slots).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from outlive.base.clock import as_datetime
-from outlive.resources import CREATOR_LABEL, FAILOVER, REQUEST_ID_ANNOTATION, Condition, Reservation
+from outlive.base import as_datetime
+from outlive.resources import CREATOR_LABEL, FAILOVER, REQUEST_ID_ANNOTATION, TYPE_LABEL_VALUES, Reservation
 from outlive.resources.foreign import CloudReservation
-from outlive.resources.reservations import TYPE_LABEL_VALUES
-from outlive.runtime.cluster_verbs import PatchOperation
+from outlive.runtime import PatchOperation
 
 OWNER_LABEL: Final = "outlive.dev/cluster"
 """The uid of the ``Cluster`` object whose slot it is."""
@@ -21,8 +20,6 @@ SLOT_ANNOTATION: Final = "outlive.dev/slot"
 """The name of our reservation."""
 NAME_PREFIX: Final = "outlive-"
 """Before the name of our reservation: the names of others do not begin so."""
-CORE: Final = 1000
-"""Milli-cores."""
 _CREATOR: Final = "cortex.cloud/creator"
 _TYPE: Final = "reservations.cortex.cloud/type"
 _REQUEST_ID: Final = "reservations.cortex.cloud/creator-request-id"
@@ -43,11 +40,26 @@ def cloud_reservation(slot: Reservation, owner: str) -> dict[str, Any]:
     """The document of a slot, status included; times of conditions as ours."""
     spec, status = slot.spec, slot.status
     amounts = spec.resources
-    cores = -(-amounts.cpu_milli // CORE)
+    cores = -(-amounts.cpu_milli // 1000)
     creator = slot.metadata.labels.get(CREATOR_LABEL, "outlive")
     annotations = {SLOT_ANNOTATION: slot.name}
+    failover = status.failover_reservation
+    times = {"lastChanged": failover.last_changed, "acknowledgedAt": failover.acknowledged_at} if failover else {}
+    allocations = dict(sorted(failover.allocations.items())) if failover else {}
+    written = {name: _whole_seconds(at) for name, at in times.items() if at is not None}
     if request := slot.metadata.annotations.get(REQUEST_ID_ANNOTATION):
         annotations[_REQUEST_ID] = request
+    never = slot.metadata.creation_timestamp or as_datetime(0.0)
+    conditions = [
+        {
+            "type": one.type,
+            "status": one.status,
+            "reason": one.reason or "Unknown",
+            "message": one.message,
+            "lastTransitionTime": _whole_seconds(one.last_transition_time or never),
+        }
+        for one in status.conditions
+    ]
     return {
         "metadata": {
             "name": cloud_name(slot.name),
@@ -58,7 +70,7 @@ def cloud_reservation(slot: Reservation, owner: str) -> dict[str, Any]:
             "type": FAILOVER,
             "schedulingDomain": spec.scheduling_domain,
             "availabilityZone": spec.availability_zone,
-            "resources": {"cpu": str(cores), "memory": amounts.wire().get("memory", "0")},
+            "resources": {"cpu": str(cores), "memory": amounts.to_wire().get("memory", "0")},
             "targetHost": spec.target_host or status.host,
             "failoverReservation": {
                 "resourceGroup": spec.failover_reservation.resource_group if spec.failover_reservation else ""
@@ -66,8 +78,8 @@ def cloud_reservation(slot: Reservation, owner: str) -> dict[str, Any]:
         },
         "status": {
             "host": status.host,
-            "conditions": [_condition(one, slot) for one in status.conditions],
-            "failoverReservation": _membership(slot),
+            "conditions": conditions,
+            "failoverReservation": {"allocations": allocations, **written},
         },
     }
 
@@ -77,46 +89,19 @@ def patch_operations(document: Mapping[str, Any], wanted: Mapping[str, Any], hal
     there = document.get(half) or {}
     fields = {**wanted[half]}
     if "conditions" in fields:
-        fields["conditions"] = _merge_conditions(there.get("conditions") or [], fields["conditions"])
+        # Ours replace those of their types; a condition that says the same keeps its time and its other fields.
+        ours = {one["type"]: one for one in fields["conditions"]}
+        merged = []
+        for one in there.get("conditions") or []:
+            mine = ours.get(one.get("type", ""))
+            same = mine is None or all(one.get(field) == mine[field] for field in _CONDITION_FIELDS)
+            merged.append(one if same or mine is None else {**one, **mine})
+        present = {one.get("type") for one in merged}
+        fields["conditions"] = merged + [one for name, one in ours.items() if name not in present]
     changed = {name: value for name, value in fields.items() if there.get(name) != value}
     if changed and not there:
         return [PatchOperation("add", f"/{half}", changed)]
     return [PatchOperation("add", f"/{half}/{name}", value) for name, value in changed.items()]
-
-
-def _membership(slot: Reservation) -> dict[str, Any]:
-    failover = slot.status.failover_reservation
-    if failover is None:
-        return {"allocations": {}}
-    times = {"lastChanged": failover.last_changed, "acknowledgedAt": failover.acknowledged_at}
-    written = {name: _whole_seconds(at) for name, at in times.items() if at is not None}
-    return {"allocations": dict(sorted(failover.allocations.items())), **written}
-
-
-def _condition(one: Condition, slot: Reservation) -> dict[str, Any]:
-    at = one.last_transition_time or slot.metadata.creation_timestamp or as_datetime(0.0)
-    return {
-        "type": one.type,
-        "status": one.status,
-        "reason": one.reason or "Unknown",
-        "message": one.message,
-        "lastTransitionTime": _whole_seconds(at),
-    }
-
-
-def _merge_conditions(there: list[dict[str, Any]], ours: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The conditions with ours in place of their types; one that says the same keeps its time and its other fields."""
-    wanted = {one["type"]: one for one in ours}
-    merged = list(_replace_ours(there, wanted))
-    present = {one.get("type") for one in there}
-    return merged + [one for name, one in wanted.items() if name not in present]
-
-
-def _replace_ours(there: list[dict[str, Any]], wanted: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for one in there:
-        ours = wanted.get(one.get("type", ""))
-        same = ours is None or all(one.get(field) == ours[field] for field in _CONDITION_FIELDS)
-        yield one if same or ours is None else {**one, **ours}
 
 
 def _whole_seconds(at: datetime) -> str:

@@ -18,27 +18,51 @@ from typing import Final, NamedTuple
 import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import AlreadyExists, BadInput, Invalid, NotFound, OutliveError, Unavailable
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
-from outlive.base.phrases import listing
-from outlive.base.random import Random
-from outlive.failover.assembly import HOST_INDEX
+from outlive.base import (
+    AlreadyExists,
+    BadInput,
+    Clock,
+    Ids,
+    Invalid,
+    NotFound,
+    OutliveError,
+    Random,
+    Unavailable,
+    as_datetime,
+    get_logger,
+    join_parts,
+)
+from outlive.failover import HOST_INDEX
 from outlive.inventory.cloud_hosts import CLUSTER_LABEL, SOURCE, has_vm_on, make_host, vanished_host, zone_of
 from outlive.inventory.cloud_slots import OWNER_LABEL, cloud_name, cloud_reservation, patch_operations, slot_of
 from outlive.inventory.settings import InventorySettings
 from outlive.inventory.sync import HOST_MISSES
-from outlive.resources import CREATOR_LABEL, FAILOVER, Cluster, Hypervisor, ObjectRef, R, Reservation
-from outlive.resources.cluster import CLUSTER, cluster_id
+from outlive.resources import (
+    CLUSTER,
+    CREATOR_LABEL,
+    FAILOVER,
+    Cluster,
+    Hypervisor,
+    ObjectRef,
+    R,
+    Reservation,
+    cluster_id,
+)
 from outlive.resources.foreign import CloudHypervisor, CloudReservation
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.cluster_verbs import ClusterVerbs
-from outlive.runtime.controller import ControllerRun, Options, Requeue, Watch
-from outlive.runtime.faults import ActiveFault, FaultRecorder
-from outlive.runtime.informer import Informer
-from outlive.runtime.metrics import Metrics
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import (
+    ActiveFault,
+    ClusterVerbs,
+    ControllerOptions,
+    ControllerRun,
+    FaultRecorder,
+    Informer,
+    Metrics,
+    OrderedTaskGroup,
+    Periodic,
+    Requeue,
+    Watch,
+)
 from outlive.store import Selector, Store, compare_and_swap
 
 LOOK_S: Final = 5.0
@@ -86,14 +110,14 @@ class FollowedCluster(NamedTuple):
         return self.hosts.synced and not self.hosts.stalled_s()
 
 
-def why_not_taken_over(found: list[tuple[InventoryCluster, CloudHypervisor]], host: Hypervisor | None) -> str:
+def explain_exclusion(found: list[tuple[InventoryCluster, CloudHypervisor]], host: Hypervisor | None) -> str:
     """Why the object of a host is not taken over; empty where it is. ``found``: in which clusters it is."""
     if len(found) > 1:
-        return f"is in the clusters {listing([cluster.name for cluster, _ in found])}"
+        return f"is in the clusters {join_parts([cluster.name for cluster, _ in found])}"
     cluster, seen = found[0]
     if cluster.zones and (zone := zone_of(seen)) not in cluster.zones:
         where = f"zone {zone}" if zone else "no zone"
-        return f"is in {where}, and cluster {cluster.name} has {listing(sorted(cluster.zones), most=NAMED)}"
+        return f"is in {where}, and cluster {cluster.name} has {join_parts(sorted(cluster.zones), most=NAMED)}"
     if host is not None and host.spec.management != "nova":
         return f"is a host of management {host.spec.management} here"
     return ""
@@ -119,7 +143,7 @@ class CloudHostController:
         if not found:
             self.problems.pop(key, None)
             return await self._handle_missing_object(key)
-        if not (why := why_not_taken_over(found, self._hosts.get(key))):
+        if not (why := explain_exclusion(found, self._hosts.get(key))):
             try:
                 await self._mirror(found[0][0].name, found[0][1])
             except (BadInput, Invalid) as error:
@@ -135,10 +159,10 @@ class CloudHostController:
         """Have the host down, since its object is gone."""
         now = as_datetime(self._clock.now())
 
-        def vanished(found: Hypervisor | None) -> Hypervisor | None:
+        def mark_host(found: Hypervisor | None) -> Hypervisor | None:
             return vanished_host(found, now) if found is not None and is_cloud_host(found) else None
 
-        await compare_and_swap(self._store, Hypervisor, name, vanished, clock=self._clock, cache=self._hosts.get)
+        await compare_and_swap(self._store, Hypervisor, name, mark_host, clock=self._clock, cache=self._hosts.get)
 
     async def _handle_missing_object(self, key: str) -> Requeue | None:
         """Of an object that is certainly gone; of one that cannot be read now nothing is known."""
@@ -209,24 +233,20 @@ class CloudSlotController:
         failure: OutliveError | None = None
         for one in self.followed:
             try:
-                await self._reconcile_in(one, key, slot if one.cluster.name == target else None)
+                if not one.slots.synced:
+                    raise Unavailable(f"the reservations of cluster {one.cluster.name} were not read yet")
+                there = one.slots.get(cloud_name(key))
+                if slot is not None and one.cluster.name == target:
+                    await self._write(one.cluster, slot, there)
+                elif there is not None and slot_of(there, self.owner) == key:
+                    meta, verbs = there.metadata, one.cluster.verbs
+                    with contextlib.suppress(NotFound):
+                        await verbs.delete(CloudReservation, meta.name, uid=meta.uid, version=meta.resource_version)
             except OutliveError as error:  # the other clusters come first
                 failure = failure or error
         if failure is not None:
             raise failure
         return None
-
-    async def _reconcile_in(self, one: FollowedCluster, key: str, slot: Reservation | None) -> None:
-        """Have the object of the slot in this cluster, or (``None``) none."""
-        if not one.slots.synced:
-            raise Unavailable(f"the reservations of cluster {one.cluster.name} were not read yet")
-        there = one.slots.get(cloud_name(key))
-        if slot is not None:
-            await self._write(one.cluster, slot, there)
-        elif there is not None and slot_of(there, self.owner) == key:
-            meta = there.metadata
-            with contextlib.suppress(NotFound):
-                await one.cluster.verbs.delete(CloudReservation, meta.name, uid=meta.uid, version=meta.resource_version)
 
     async def _write(self, cluster: InventoryCluster, slot: Reservation, there: CloudReservation | None) -> None:
         wanted, name = cloud_reservation(slot, self.owner), cloud_name(slot.name)
@@ -304,7 +324,7 @@ class CloudInventorySyncer:
         """Host → listings in a row that lacked its object."""
         self._followed_at: dict[str, float] = {}
         """Cluster → when its hosts were known to be as they are there, by the monotonic clock."""
-        self._problems = metrics.gauge("inventory_problems", "Records of the last full reading that are wrong")
+        self._problems = metrics.add_gauge("inventory_problems", "Records of the last full reading that are wrong")
         metrics.register_collector(self._collect)
 
     async def run(self) -> None:
@@ -312,12 +332,14 @@ class CloudInventorySyncer:
         self._faults.forget()
         self._misses = {}
         owner = cluster_id(await self._store.get(Cluster, CLUSTER))
-        ours = Selector.labels({OWNER_LABEL: owner})
+        ours = Selector.from_labels({OWNER_LABEL: owner})
         begun = self._clock.monotonic()
         self._followed_at = {one.name: begun for one in self._clusters}
         self._followed = tuple(
             FollowedCluster(
-                one, self._informer(one, CloudHypervisor), self._informer(one, CloudReservation, selector=ours)
+                one,
+                self._make_informer(one, CloudHypervisor),
+                self._make_informer(one, CloudReservation, selector=ours),
             )
             for one in self._clusters
         )
@@ -330,26 +352,30 @@ class CloudInventorySyncer:
                     if self._settings.reservations:
                         group.create_task(one.slots.run(), name=f"reservations of {one.cluster.name}")
                 hosts = [Watch(one.hosts) for one in self._followed]
-                group.create_task(self._controller(self._hosts, hosts).run(), name="hosts")
+                group.create_task(self._make_controller_run(self._hosts, hosts).run(), name="hosts")
                 if self._settings.reservations:
                     slots = [Watch(one.slots, self._slots.key_of_object) for one in self._followed]
                     slots.append(Watch(self._caches.slots))
                     slots.append(Watch(self._caches.hosts, self._slots_of_host))
-                    group.create_task(self._controller(self._slots, slots).run(), name="slots")
+                    group.create_task(self._make_controller_run(self._slots, slots).run(), name="slots")
                 group.create_task(self._inspect_periodically(), name="inspection")
         finally:
             self._followed = ()
 
-    def _informer(self, cluster: InventoryCluster, kind: type[R], *, selector: Selector | None = None) -> Informer[R]:
+    def _make_informer(
+        self, cluster: InventoryCluster, kind: type[R], *, selector: Selector | None = None
+    ) -> Informer[R]:
         random = self._random.fork(f"{cluster.name} {kind.__name__}")
         return Informer(cluster.store, kind, clock=self._clock, random=random, selector=selector)
 
-    def _controller(self, controller: CloudHostController | CloudSlotController, watches: list[Watch]) -> ControllerRun:
+    def _make_controller_run(
+        self, controller: CloudHostController | CloudSlotController, watches: list[Watch]
+    ) -> ControllerRun:
         return ControllerRun(
             controller,
             watches,
             WORKERS,
-            Options(retry_cap_s=RETRY_CAP_S),
+            ControllerOptions(retry_cap_s=RETRY_CAP_S),
             clock=self._clock,
             random=self._random,
             ids=self._ids,
@@ -362,20 +388,29 @@ class CloudInventorySyncer:
         one = new if new is not None else old
         if before == now or one is None:
             return ()
-        return [slot.name for slot in self._caches.slots.by_index(HOST_INDEX, one.name)]
+        return [slot.name for slot in self._caches.slots.list_by_index(HOST_INDEX, one.name)]
 
     async def _inspect_periodically(self) -> None:
         """Count missing hosts by full listings, and record faults."""
         listed_at: float | None = None
-        while True:
+
+        async def inspect() -> None:
+            nonlocal listed_at
             now = self._clock.monotonic()
             if listed_at is None or now - listed_at >= float(self._settings.full_interval):
                 listed_at = now
                 await self._count_missing_hosts()
             problems = self._list_problems()
             self._problems.set(len(problems))
-            await self._faults.record([*await self._find_stale_clusters(), *_left_out(problems)])
-            await self._clock.sleep(LOOK_S)
+            faults = await self._find_stale_clusters()
+            if problems:
+                fields = {"what": join_parts(problems, most=NAMED)}
+                faults.append(
+                    ActiveFault(FaultCode.INVENTORY_LEFT_OUT, ObjectRef(kind="Cluster", name=CLUSTER), fields)
+                )
+            await self._faults.record(faults)
+
+        await Periodic(inspect, LOOK_S, clock=self._clock).run()
 
     async def _count_missing_hosts(self) -> None:
         """Have hosts down that a full listing lacks, and delete those that were missing often enough and are empty."""
@@ -402,7 +437,6 @@ class CloudInventorySyncer:
                 _log.warning("inventory.failed", source=SOURCE, cluster=cluster, error=str(error))
 
     async def _delete(self, hosts: list[Hypervisor]) -> None:
-        """Delete those on which no VM is."""
         if not hosts:
             return
         placed = await self._placed()
@@ -461,10 +495,3 @@ class CloudInventorySyncer:
         for one in self._followed:
             age.add_metric([f"{SOURCE}/{one.cluster.name}"], self._age_s(one))
         yield age
-
-
-def _left_out(problems: list[str]) -> list[ActiveFault]:
-    if not problems:
-        return []
-    fields = {"what": listing(problems, most=NAMED)}
-    return [ActiveFault(FaultCode.INVENTORY_LEFT_OUT, ObjectRef(kind="Cluster", name=CLUSTER), fields)]

@@ -6,19 +6,35 @@ exist, an interface of the VM, a MAC and addresses that nobody else has, and add
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.base.errors import BadInput, Invalid
-from outlive.network.addressing import address_key, is_group, mac_key, parse_any, parse_mac
-from outlive.network.pool import address_problem, check_network, with_mask
-from outlive.network.subnets import read_subnet
-from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachinePort, VirtualNetwork
-from outlive.resources.definitions import parse
-from outlive.resources.documents import Problems
-from outlive.resources.networks import PORTS_LIMIT, VirtualMachinePortSpec, port_object_name, vm_and_index
+from outlive.base import BadInput, Invalid
+from outlive.network import (
+    add_mask,
+    address_key,
+    address_problem,
+    check_network,
+    is_group,
+    mac_key,
+    parse_any,
+    parse_mac,
+    read_subnet,
+)
+from outlive.resources import (
+    PORTS_LIMIT,
+    ObjectMeta,
+    Problems,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualMachinePortSpec,
+    VirtualNetwork,
+    parse,
+    port_object_name,
+    vm_and_index,
+)
 
 IMPORT_PORTS_LIMIT: Final = 1_000_000
 """Ports of one import."""
@@ -53,11 +69,16 @@ def plan_ports(records: Sequence[PortRecord], known: KnownNetworks, problems: Pr
         for name in {vm.name, vm.spec.display_name} - {""}:
             by_name.setdefault(name, []).append(vm.name)
     planned: dict[str, VirtualMachinePort] = {}
-    macs, addresses = _taken(known.ports.values())
+    macs: Owners = {}
+    addresses: Owners = {}
+    for there in known.ports.values():
+        macs[there.spec.network, mac_key(there.spec.mac)] = there.name
+        for one in (*there.spec.addresses, *there.status.addresses):
+            addresses[there.spec.network, address_key(one)] = there.name
     rows: dict[str, str] = {}
     for record in records:
         try:
-            port = _port(record, by_name, known, planned)
+            port = _build_port(record, by_name, known, planned)
             if port.name in planned:
                 raise BadInput(f"{port.name} is there twice", remedy=f"see {rows[port.name]}, and leave one out")
             _check_taken(port, macs, addresses)
@@ -70,7 +91,7 @@ def plan_ports(records: Sequence[PortRecord], known: KnownNetworks, problems: Pr
     return [port for name, port in planned.items() if name not in known.ports or known.ports[name].spec != port.spec]
 
 
-def _port(
+def _build_port(
     record: PortRecord,
     by_name: Mapping[str, list[str]],
     known: KnownNetworks,
@@ -83,10 +104,17 @@ def _port(
     vm, network = known.vms[named[0]], known.networks.get(record.network)
     if network is None:
         raise BadInput(f"there is no VirtualNetwork {record.network[:80]!r}", remedy="create it before its ports")
-    mac = _read_mac(record.mac)
-    number = _number(record, vm, mac, planned)
+    try:
+        mac = parse_mac(record.mac)
+    except Invalid:
+        mac = ""
+    if not mac or is_group(mac):
+        raise BadInput(f"{record.mac[:40]!r} is no MAC address of an interface", remedy="such as 52:54:00:12:34:56")
+    number = _interface_number(record, vm, mac, planned)
     name = port_object_name(vm.name, number)
-    spec = VirtualMachinePortSpec(vm=vm.name, network=network.name, mac=mac, addresses=_addresses(record, network))
+    spec = VirtualMachinePortSpec(
+        vm=vm.name, network=network.name, mac=mac, addresses=_check_addresses(record, network)
+    )
     before = known.ports.get(name)
     if before is None:
         return VirtualMachinePort(metadata=ObjectMeta(name=name), spec=spec)
@@ -96,17 +124,9 @@ def _port(
     return msgspec.structs.replace(before, spec=kept)
 
 
-def _read_mac(text: str) -> str:
-    try:
-        mac = parse_mac(text)
-    except Invalid:
-        mac = ""
-    if not mac or is_group(mac):
-        raise BadInput(f"{text[:40]!r} is no MAC address of an interface", remedy="such as 52:54:00:12:34:56")
-    return mac
-
-
-def _number(record: PortRecord, vm: VirtualMachine, mac: str, planned: Mapping[str, VirtualMachinePort]) -> int:
+def _interface_number(
+    record: PortRecord, vm: VirtualMachine, mac: str, planned: Mapping[str, VirtualMachinePort]
+) -> int:
     """The number of the interface: as the row says, else by its MAC, else the next one of the VM in this import."""
     defined = parse(vm.spec.definition).ports if vm.spec.definition else ()
     found = next((number for number, one in enumerate(defined) if one.mac.lower() == mac), None)
@@ -126,7 +146,7 @@ def _number(record: PortRecord, vm: VirtualMachine, mac: str, planned: Mapping[s
     return number
 
 
-def _addresses(record: PortRecord, network: VirtualNetwork) -> tuple[str, ...]:
+def _check_addresses(record: PortRecord, network: VirtualNetwork) -> tuple[str, ...]:
     """Each address checked, and once; one that lies in a subnet has no mask, which it takes from there."""
     if len(record.addresses) > ADDRESSES_LIMIT:
         raise BadInput(f"{len(record.addresses)} addresses", remedy=f"at most {ADDRESSES_LIMIT} for one port")
@@ -145,23 +165,12 @@ def _addresses(record: PortRecord, network: VirtualNetwork) -> tuple[str, ...]:
             remedy = f"choose another one of {', '.join(map(str, subnets))}"
             raise BadInput(problem, remedy=remedy)
         is_inside = any(one.version == address.version and address in one for one in subnets)
-        found[str(address) if is_inside else with_mask(text, ())] = None
+        found[str(address) if is_inside else add_mask(text, ())] = None
     return tuple(found)
 
 
 Owners = dict[tuple[str, str], str]
 """Network and MAC, or address → port."""
-
-
-def _taken(ports: Iterable[VirtualMachinePort]) -> tuple[Owners, Owners]:
-    """What ports have."""
-    macs: Owners = {}
-    addresses: Owners = {}
-    for port in ports:
-        macs[port.spec.network, mac_key(port.spec.mac)] = port.name
-        for one in (*port.spec.addresses, *port.status.addresses):
-            addresses[port.spec.network, address_key(one)] = port.name
-    return macs, addresses
 
 
 def _check_taken(port: VirtualMachinePort, macs: Owners, addresses: Owners) -> None:

@@ -12,16 +12,17 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.network.own_networks import check_beside, completed_network
-from outlive.network.pool import check_network
-from outlive.resources import ObjectMeta, VirtualNetwork
-from outlive.resources.cluster import SystemNetwork, SystemNetworkName
-from outlive.resources.networks import (
+from outlive.base import BadInput
+from outlive.network import check_beside, check_network, completed_network
+from outlive.resources import (
     DhcpRange,
     DhcpReservation,
     FirewallRule,
+    ObjectMeta,
     Subnet,
+    SystemNetwork,
+    SystemNetworkName,
+    VirtualNetwork,
     VirtualNetworkSpec,
 )
 
@@ -94,43 +95,38 @@ def read_network_dump(document: Mapping[str, Any], place: str) -> ReadNetworks:
     if others:
         result.dropped.append(f"{others} paths of other parts: only networks are read of a dump")
     for vni, keys in sorted(found.items()):
-        _read_network(vni, keys, names, result)
+        title = keys.get("", "")
+        name = _NO_NAME.sub("-", title.lower()).strip("-")[:63].rstrip("-") or f"net{vni}"
+        name = f"{name[:50]}-{vni}" if name in names else name
+        leases = {key.split("/")[1] for key in keys if key.startswith("dhcp4_leases/")}
+        if leases:
+            result.dropped.append(f"network {name}: {len(leases)} leases: guests ask anew")
+        for key in sorted(keys):
+            if not _READ.fullmatch(key) and not key.startswith("dhcp4_leases"):
+                result.dropped.append(f"network {name}: {key} is not known")
+        try:
+            spec = _build_spec(vni, keys)
+            network = completed_network(VirtualNetwork(metadata=ObjectMeta(name=name), spec=spec))
+            check_network(network.spec)
+            for other in result.networks:
+                check_beside(network, other)
+        except (BadInput, ValueError) as error:
+            why = f"{error.message} ({error.remedy})" if isinstance(error, BadInput) else str(error)
+            result.dropped.append(f"network {name}, VNI {vni}: {why}")
+            continue
+        names.add(name)
+        if title and title != name:
+            result.dropped.append(f"network {name}: its description {title[:80]!r}, as names are written here")
+        result.networks.append(network)
     return result
 
 
-def _read_network(vni: int, keys: Mapping[str, str], names: set[str], result: ReadNetworks) -> None:
-    """Append the network, or say why it is left out."""
-    title = keys.get("", "")
-    name = _NO_NAME.sub("-", title.lower()).strip("-")[:63].rstrip("-") or f"net{vni}"
-    name = f"{name[:50]}-{vni}" if name in names else name
-    leases = {key.split("/")[1] for key in keys if key.startswith("dhcp4_leases/")}
-    if leases:
-        result.dropped.append(f"network {name}: {len(leases)} leases: guests ask anew")
-    for key in sorted(keys):
-        if not _READ.fullmatch(key) and not key.startswith("dhcp4_leases"):
-            result.dropped.append(f"network {name}: {key} is not known")
-    try:
-        spec = _spec(vni, keys)
-        network = completed_network(VirtualNetwork(metadata=ObjectMeta(name=name), spec=spec))
-        check_network(network.spec)
-        for other in result.networks:
-            check_beside(network, other)
-    except (BadInput, ValueError) as error:
-        why = f"{error.message} ({error.remedy})" if isinstance(error, BadInput) else str(error)
-        result.dropped.append(f"network {name}, VNI {vni}: {why}")
-        return
-    names.add(name)
-    if title and title != name:
-        result.dropped.append(f"network {name}: its description {title[:80]!r}, as names are written here")
-    result.networks.append(network)
-
-
-def _spec(vni: int, keys: Mapping[str, str]) -> VirtualNetworkSpec:
-    def text(key: str) -> str:
+def _build_spec(vni: int, keys: Mapping[str, str]) -> VirtualNetworkSpec:
+    def read_text(key: str) -> str:
         value = keys.get(key, "").strip()
         return "" if value in UNSET else value
 
-    kind, mtu = text("nettype"), text("mtu")
+    kind, mtu = read_text("nettype"), read_text("mtu")
     if kind not in ("bridged", "managed"):
         raise ValueError(f"its type {kind!r} is neither bridged nor managed")
     if mtu and not (mtu.isascii() and mtu.isdigit()):
@@ -139,17 +135,19 @@ def _spec(vni: int, keys: Mapping[str, str]) -> VirtualNetworkSpec:
         return VirtualNetworkSpec(type="bridged", vni=vni, mtu=int(mtu or 0))
     subnets = []
     for family in ("4", "6"):
-        if cidr := text(f"ip{family}_network"):
-            given = DhcpRange(start=text("dhcp4_start"), end=text("dhcp4_end")) if family == "4" else DhcpRange()
-            is_on = text(f"dhcp{family}_flag").lower() == "true"
-            gateway = text(f"ip{family}_gateway")
+        if cidr := read_text(f"ip{family}_network"):
+            given = (
+                DhcpRange(start=read_text("dhcp4_start"), end=read_text("dhcp4_end")) if family == "4" else DhcpRange()
+            )
+            is_on = read_text(f"dhcp{family}_flag").lower() == "true"
+            gateway = read_text(f"ip{family}_gateway")
             subnets.append(Subnet(cidr=cidr, gateway=gateway, dhcp=given if is_on else None))
     macs = sorted({key.split("/")[1] for key in keys if key.startswith("dhcp4_reservations/")})
     reservations = [
         DhcpReservation(
             mac=mac,
-            address=text(f"dhcp4_reservations/{mac}/ipaddr"),
-            hostname=text(f"dhcp4_reservations/{mac}/hostname"),
+            address=read_text(f"dhcp4_reservations/{mac}/ipaddr"),
+            hostname=read_text(f"dhcp4_reservations/{mac}/hostname"),
         )
         for mac in macs
     ]
@@ -157,8 +155,8 @@ def _spec(vni: int, keys: Mapping[str, str]) -> VirtualNetworkSpec:
         FirewallRule(
             name=name,
             direction="in" if direction == "in" else "out",
-            order=int(text(f"firewall_rules/{direction}/{name}/order") or 0),
-            rule=text(f"firewall_rules/{direction}/{name}/rule"),
+            order=int(read_text(f"firewall_rules/{direction}/{name}/order") or 0),
+            rule=read_text(f"firewall_rules/{direction}/{name}/rule"),
         )
         for direction, name in sorted(
             {(key.split("/")[1], key.split("/")[2]) for key in keys if re.match(r"firewall_rules/(in|out)/", key)}
@@ -168,8 +166,8 @@ def _spec(vni: int, keys: Mapping[str, str]) -> VirtualNetworkSpec:
         type="managed",
         vni=vni,
         mtu=int(mtu or 0),
-        domain=text("domain"),
-        name_servers=tuple(one for one in re.split(r"[,\s]+", text("name_servers")) if one),
+        domain=read_text("domain"),
+        name_servers=tuple(one for one in re.split(r"[,\s]+", read_text("name_servers")) if one),
         subnets=tuple(subnets),
         reservations=tuple(reservations),
         rules=tuple(rules),

@@ -13,17 +13,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from outlive.failover.calls import Caller, forced_hosts, pipeline_for, placement_class
-from outlive.failover.sizes import ResolvedSize
+from outlive.failover import Caller, ResolvedSize, forced_hosts, pipeline_for, placement_class
 from outlive.inventory.check import Existing
-from outlive.inventory.plan import ImportPlan, after
-from outlive.placement.engine import Engine
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.ranking import why_nowhere
-from outlive.placement.request import Intent, PlacementRequest
-from outlive.placement.vms import view_of_resource
-from outlive.resources import Amounts, Hypervisor, Pipeline, Reservation, VirtualMachine
+from outlive.inventory.plan import ImportPlan, apply_plan
+from outlive.placement import Engine, Fleet, Intent, PipelineTable, PlacementRequest, explain_nowhere, view_of_resource
+from outlive.resources import Amounts, Pipeline, Reservation, VirtualMachine
 from outlive.store import Store, list_all
 
 YIELD_EVERY = 20
@@ -31,7 +25,7 @@ YIELD_EVERY = 20
 
 
 @dataclass(slots=True)
-class Landing:
+class HostSearchResult:
     """Who found a host, and who did not and why."""
 
     placed: dict[str, str] = field(default_factory=dict)
@@ -46,26 +40,30 @@ async def place_vms(
     existing: Existing,
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Landing:
+) -> HostSearchResult:
     """Find hosts for the VMs that would run nowhere after the plan."""
-    hosts, vms = after(plan, existing)
+    hosts, vms = apply_plan(plan, existing)
     fleet = Fleet()
     for known in hosts.values():
         fleet.upsert_host(known)
     async for reservation in list_all(store, Reservation):
         fleet.upsert_reservation(reservation)
-    pipelines = PipelineTable.shipped()
+    pipelines = PipelineTable.with_shipped()
     async for pipeline in list_all(store, Pipeline):
         pipelines.put(pipeline)
     engine = Engine(fleet, pipelines)
-    waiting = in_order(vms.values())
-    landing = Landing()
+    waiting = waiting_vms(vms.values())
+    landing = HostSearchResult()
     hopeless: dict[str, str] = {}
     for done, vm in enumerate(waiting):
         host, reason = _land(engine, vm, hopeless)
         if host:
             landing.placed[vm.name] = host
-            fleet.upsert_host(_filled(fleet.host(host), vm.spec.resources))
+            found = fleet.find_host(host)
+            assert found is not None, "a ranked host is known"
+            allocation = (found.status.allocation or Amounts()) + vm.spec.resources
+            status = msgspec.structs.replace(found.status, allocation=allocation)
+            fleet.upsert_host(msgspec.structs.replace(found, status=status))
         else:
             landing.unplaced[vm.name] = reason
         if done % YIELD_EVERY == 0:
@@ -74,7 +72,7 @@ async def place_vms(
     return landing
 
 
-def in_order(vms: Iterable[VirtualMachine]) -> list[VirtualMachine]:
+def waiting_vms(vms: Iterable[VirtualMachine]) -> list[VirtualMachine]:
     """The VMs that run and have no host, in the order in which they are placed."""
     waiting = [vm for vm in vms if vm.status.assigned is None and vm.spec.power_state == "running"]
     return sorted(waiting, key=lambda vm: (-vm.spec.resources.memory_bytes, -vm.spec.resources.cpu_milli, vm.name))
@@ -101,7 +99,10 @@ def _land(engine: Engine, vm: VirtualMachine, hopeless: dict[str, str]) -> tuple
     """The best host, or the reason why there is none."""
     amounts = vm.spec.resources
     size = ResolvedSize(
-        flavor_name=repr(amounts.wire()), group_name="", cpu_milli=amounts.cpu_milli, memory_bytes=amounts.memory_bytes
+        flavor_name=repr(amounts.to_wire()),
+        group_name="",
+        cpu_milli=amounts.cpu_milli,
+        memory_bytes=amounts.memory_bytes,
     )
     key = placement_class(view_of_resource(vm), size, with_project=True)
     if key in hopeless:
@@ -110,11 +111,5 @@ def _land(engine: Engine, vm: VirtualMachine, hopeless: dict[str, str]) -> tuple
     ranking = engine.rank(request)
     if ranking.hosts:
         return ranking.hosts[0], ""
-    hopeless[key] = why_nowhere(engine.rank(request, why=True))
+    hopeless[key] = explain_nowhere(engine.rank(request, why=True))
     return "", hopeless[key]
-
-
-def _filled(host: Hypervisor | None, needed: Amounts) -> Hypervisor:
-    assert host is not None, "a ranked host is known"
-    allocation = host.status.allocation if host.status.allocation is not None else Amounts()
-    return msgspec.structs.replace(host, status=msgspec.structs.replace(host.status, allocation=allocation + needed))

@@ -30,7 +30,7 @@ class InventorySource(Protocol):
         """Everything at first and now and then, in between what has changed since the reading before."""
         ...
 
-    async def gone(self, vm_ids: Iterable[str]) -> frozenset[str]:
+    async def find_missing(self, vm_ids: Iterable[str]) -> frozenset[str]:
         """Those of these VMs of which the source says that there are none, as far as it could be asked now."""
         ...
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from outlive.base.errors import Usage
+from outlive.base import Usage
 
 
 class GuestPower(enum.StrEnum):
@@ -66,21 +66,24 @@ WORDS_LIMIT: Final = 1000
 """Words of a ``--status-map``."""
 
 
-def _plain(word: str) -> str:
+def _normalize_word(word: str) -> str:
     """The word without what sources write in different ways: case, blanks, hyphens, underscores."""
     return _NOT_IN_A_WORD.sub("", word.lower())
 
 
-def _table() -> dict[str, GuestPower]:
+def _build_table() -> dict[str, GuestPower]:
     tables = ((GuestPower.RUNNING, _RUNNING), (GuestPower.PAUSED, _PAUSED), (GuestPower.STOPPED, _STOPPED))
     return {
-        _plain(word): state for state, sources in tables for words in sources.values() for word in words.split(", ")
+        _normalize_word(word): state
+        for state, sources in tables
+        for words in sources.values()
+        for word in words.split(", ")
     }
 
 
-_STATES: Final = _table()
+_STATES: Final = _build_table()
 StatusMap = Mapping[str, GuestPower]
-"""Words of a source besides those of the table, as ``_plain`` writes them."""
+"""Words of a source besides those of the table, as ``_normalize_word`` writes them."""
 
 
 def power_state(word: str, own: StatusMap) -> GuestPower | None:
@@ -88,13 +91,13 @@ def power_state(word: str, own: StatusMap) -> GuestPower | None:
 
     ``own``: words that count before those of the table.
     """
-    plain = _plain(word)
+    plain = _normalize_word(word)
     if not plain:
         return GuestPower.RUNNING
     return own.get(plain) or _STATES.get(plain)
 
 
-def known_words() -> str:
+def list_words() -> str:
     """The words that importers know, for a message."""
     off = ", ".join(sorted({word for words in _STOPPED.values() for word in words.split(", ")} - {VANISHED}))
     return f"words for a VM that does not run: {off}; for one that does: running, active, poweredOn, up, on, …"
@@ -105,10 +108,10 @@ def parse_status_map(texts: Sequence[str]) -> dict[str, GuestPower]:
     found: dict[str, GuestPower] = {}
     for term in (part for text in texts for part in text.split(",") if part.strip()):
         word, equals, state = term.partition("=")
-        if not equals or not _plain(word) or state.strip().lower() not in set(GuestPower):
+        if not equals or not _normalize_word(word) or state.strip().lower() not in set(GuestPower):
             states = ", ".join(GuestPower)
             raise Usage(f"{term!r} is not WORD=STATE", place="--status-map", remedy=f"STATE is one of {states}")
-        found[_plain(word)] = GuestPower(state.strip().lower())
+        found[_normalize_word(word)] = GuestPower(state.strip().lower())
         if len(found) > WORDS_LIMIT:
             raise Usage("too many words", place="--status-map", remedy=f"at most {WORDS_LIMIT}")
     return found

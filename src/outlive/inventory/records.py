@@ -13,10 +13,7 @@ from typing import Final
 import msgspec
 
 from outlive.inventory.power_states import GuestPower
-from outlive.resources import Aggregate, Amounts
-from outlive.resources.amounts import MOST, disk_problem, size_problems
-from outlive.resources.documents import Problems
-from outlive.resources.meta import object_name
+from outlive.resources import MOST, Aggregate, Amounts, Problems, disk_problem, object_name, size_problems
 from outlive.resources.reasons import Reason
 
 HOST_MEMORY_LEAST: Final = 512 * 2**20
@@ -193,17 +190,13 @@ def check_disk(disk_gib: int | None, place: str, problems: Problems, *, what: st
 def _unit_remedy(name: str, amount: int, memory_least: int) -> str:
     """The unit that the number likely has; empty where that is not what is wrong."""
     if name == "memory" and 0 < amount < memory_least:
-        return likely_unit(amount)
+        # The first unit with which a machine has so much.
+        for unit, factor in (("Ki", 2**10), ("Mi", 2**20), ("Gi", 2**30)):
+            if amount * factor >= HOST_MEMORY_LEAST:
+                meant = Amounts(memory=amount * factor).to_wire()["memory"]
+                return f"if {amount} is in {unit}, which makes {meant}, give that unit: memory=COLUMN:{unit}"
+        return "give the unit: memory=COLUMN:Mi"
     if name == "cpu" and amount > MOST[name]:
         milli = f"if its numbers are thousandths of a core, which makes {amount / 1e6:g}, give that unit: cpu=COLUMN:m"
-        return f"at most {Amounts(cpu=MOST[name]).wire()[name]}; {milli}"
+        return f"at most {Amounts(cpu=MOST[name]).to_wire()[name]}; {milli}"
     return ""
-
-
-def likely_unit(number: int) -> str:
-    """What a number that was read as bytes of memory likely means: the first unit with which a machine has so much."""
-    for unit, factor in (("Ki", 2**10), ("Mi", 2**20), ("Gi", 2**30)):
-        if number * factor >= HOST_MEMORY_LEAST:
-            meant = Amounts(memory=number * factor).wire()["memory"]
-            return f"if {number} is in {unit}, which makes {meant}, give that unit: memory=COLUMN:{unit}"
-    return "give the unit: memory=COLUMN:Mi"

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput, Usage
+from outlive.base import BadInput, Usage
 
 COLUMNS_SHOWN: Final = 12
 """Columns of a source that an error names."""

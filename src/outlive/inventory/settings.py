@@ -1,5 +1,5 @@
-"""Settings of what hosts and VMs are kept from: an OpenStack (section ``openstack``, docs/operating/openstack.md), or a
-cloud whose hypervisors are Kubernetes objects (section ``inventory``, docs/operating/hypervisors.md)."""
+"""Settings of what hosts and VMs are kept from: an OpenStack (section ``openstack``, docs/how-to/openstack.md), or a
+cloud whose hypervisors are Kubernetes objects (section ``inventory``, docs/how-to/hypervisors.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from outlive.runtime.units import Duration
+from outlive.runtime import Duration
 
 CLUSTERS_LIMIT: Final = 64
 """Clusters of one inventory."""
@@ -18,37 +18,36 @@ OVERLAP_LIMIT_S: Final = 3600.0
 
 
 class OpenStackSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """How an OpenStack is reached, and what is taken from it. Without ``cloud`` nothing is."""
+    """Connection to an OpenStack. Without ``cloud`` it is not used."""
 
     cloud: str = ""
     """Name of an entry of the clouds file; empty: there is no OpenStack."""
     clouds_file: str = "/etc/openstack/clouds.yaml"
-    """The file; nobody but us may read it where it holds a password."""
+    """The file; with a password only the server's user may read it."""
     secret: str = ""
-    """Name of the ``Secret`` with our user name and password, or the id and secret of an application credential; empty:
-    they are in the file."""
+    """Name of the ``Secret`` with user name and password, or application credential; empty: they are in the file."""
     region: str = ""
-    """Another region than the entry's."""
+    """Region, if not the entry's."""
     interface: Literal["public", "internal", "admin"] = "public"
-    """Which endpoints of the catalogue are used; Limes is always asked at its public one."""
+    """Endpoints of the catalogue; Limes always uses the public one."""
     inventory: bool = True
     """Keep hosts, VMs and flavors as Nova has them."""
     commitments: bool = False
     """Keep commitments as Limes has them."""
     poll_interval: Duration = Duration(10.0)
-    """How often Nova is asked what has changed."""
+    """How often Nova is asked for changes."""
     full_interval: Duration = Duration(600.0)
-    """How often everything is read anew."""
+    """How often everything is read."""
     overlap: Duration = Duration(60.0)
-    """By how much each question about changes goes back further than the one before."""
+    """Overlap of two questions about changes."""
     stale_after: Duration = Duration(120.0)
-    """How old what is known of Nova may become before a fault says so."""
+    """Age of Nova's data that raises a fault."""
     request_limit: Duration = Duration(30.0)
-    """How long one request may take, a login included."""
+    """How long a request may take, with login."""
     page_size: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
-    """Servers, hypervisors or flavors that are asked for at once; Nova may give fewer."""
+    """Servers, hypervisors or flavors in one page."""
     project_pause: Duration = Duration(0.05)
-    """Time between the starts of two requests to Limes, more or less half of it."""
+    """Time between two requests to Limes, give or take half."""
     project_requests: Annotated[int, msgspec.Meta(ge=1, le=256)] = 16
     """Requests to Limes at the same time."""
 
@@ -68,27 +67,26 @@ class InventoryClusterSettings(msgspec.Struct, frozen=True, kw_only=True, rename
     """One API server with ``Hypervisor`` objects."""
 
     kubeconfig: str = ""
-    """File that says how it is reached; empty: as for ``outlive controller`` without one, such as a pod's account."""
+    """Kubeconfig; empty: as for ``outlive controller``, such as a pod's account."""
     context: str = ""
-    """Of that file; empty: its current one."""
+    """Context; empty: the current one."""
     zones: list[str] = msgspec.field(default_factory=list)
-    """Zones of its hosts; a host of any other one is not taken over. Empty: all zones, where it is the only cluster."""
+    """Zones of its hosts; others are ignored. Empty: all zones, for the only cluster."""
 
 
 class InventorySettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Hosts that are kept as their objects in other clusters have them. Without ``source`` none are."""
+    """Hosts that are copied from objects in other clusters. Without ``source`` none are."""
 
     source: Literal["", "kvm.cloud.sap"] = ""
     """``kvm.cloud.sap``: ``Hypervisor`` objects of that group."""
     clusters: dict[str, InventoryClusterSettings] = {}
     """Name → API server that has such objects."""
     reservations: bool = False
-    """Write each slot as ``Reservation`` of ``cortex.cloud/v1alpha1`` beside its host's object as well, so that the
-    scheduler in place keeps off it."""
+    """Also write each slot as ``Reservation`` of ``cortex.cloud/v1alpha1`` for Cortex."""
     full_interval: Duration = Duration(600.0)
-    """How often all objects are listed, besides being watched, to see which hosts are missing."""
+    """How often all objects are listed, to find missing hosts."""
     stale_after: Duration = Duration(120.0)
-    """How long a cluster may not be read before a fault says so."""
+    """Time without an answer of a cluster that raises a fault."""
 
     def __post_init__(self) -> None:
         if self.source and not self.clusters:

@@ -5,7 +5,7 @@ batch is checked, planned and written exactly like an import (``check``, ``plan`
 know stays: an operator's labels, traits and maintenance survive. Records that are wrong are left out, and what is known
 of the same object stays as it is; the rest of the reading counts.
 
-Nothing is deleted because it is missing (docs/operating/openstack.md#gone): a VM goes when the source says of that very
+Nothing is deleted because it is missing (docs/how-to/openstack.md#gone): a VM goes when the source says of that very
 VM that there is none, a host when it was missing in ``HOST_MISSES`` full readings in a row and no VM is on it. Until
 then a missing host is down. Hosts that are not the source's (``management`` other than ``nova``) and the VMs on them
 are never touched.
@@ -14,28 +14,23 @@ are never touched.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Conflict, Invalid, OutliveError, Unavailable
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
-from outlive.inventory.check import Existing, ImportOptions, Wanted, check_leaving_out
+from outlive.base import Clock, Conflict, Invalid, OutliveError, Random, Unavailable, as_datetime, get_logger
+from outlive.inventory.check import Existing, ImportOptions, WantedInventory, check_leaving_out
 from outlive.inventory.plan import plan_import
 from outlive.inventory.ports import InventorySource, Reading
 from outlive.inventory.records import FlavorRecord, HostRecord, Inventory, VmRecord, name_objects
 from outlive.inventory.settings import OpenStackSettings
 from outlive.inventory.write import apply_import
-from outlive.resources import CREATOR_LABEL, Flavor, Hypervisor, ObjectRef, VirtualMachine
-from outlive.resources.documents import BadInputs, Problem
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.faults import ActiveFault, FaultRecorder
-from outlive.runtime.metrics import Metrics
+from outlive.resources import CREATOR_LABEL, BadInputs, Flavor, Hypervisor, ObjectRef, Problem, VirtualMachine
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import ActiveFault, FaultRecorder, Metrics, Periodic
 from outlive.store import Store
 
 HOSTS_OF_A_BATCH: Final = 20
@@ -55,23 +50,23 @@ _log = get_logger("inventory")
 class Objects(Protocol):
     """What the store has, from caches."""
 
-    def host(self, name: str) -> Hypervisor | None:
+    def find_host(self, name: str) -> Hypervisor | None:
         """One host."""
         ...
 
-    def vm(self, name: str) -> VirtualMachine | None:
+    def find_vm(self, name: str) -> VirtualMachine | None:
         """One VM."""
         ...
 
-    def hosts(self) -> Iterable[Hypervisor]:
+    def list_hosts(self) -> Iterable[Hypervisor]:
         """All hosts."""
         ...
 
-    def vms(self) -> Iterable[VirtualMachine]:
+    def list_vms(self) -> Iterable[VirtualMachine]:
         """All VMs."""
         ...
 
-    def flavors(self) -> Iterable[Flavor]:
+    def list_flavors(self) -> Iterable[Flavor]:
         """All flavors."""
         ...
 
@@ -92,7 +87,7 @@ class RecordBatch:
     gone_vms: frozenset[str] = frozenset()
 
 
-def batches(inventory: Inventory) -> Iterator[RecordBatch]:
+def split_records(inventory: Inventory) -> Iterator[RecordBatch]:
     """All records, each once: flavors first, then hosts with the VMs on them, then VMs that run nowhere."""
     if inventory.flavors:
         yield RecordBatch(flavors=tuple(inventory.flavors))
@@ -114,32 +109,23 @@ def batches(inventory: Inventory) -> Iterator[RecordBatch]:
         yield RecordBatch(hosts=tuple(hosts) if start == 0 else (), vms=tuple(rest[start : start + VMS_OF_A_BATCH]))
 
 
-def singles(batch: RecordBatch) -> Iterator[RecordBatch]:
-    """The batch as one for each of its records."""
-    yield from (RecordBatch(flavors=(one,)) for one in batch.flavors)
-    yield from (RecordBatch(hosts=(one,)) for one in batch.hosts)
-    yield from (RecordBatch(vms=(one,)) for one in batch.vms)
-    yield from (RecordBatch(gone_vms=frozenset({one})) for one in sorted(batch.gone_vms))
-    yield from (RecordBatch(gone_hosts=frozenset({one})) for one in sorted(batch.gone_hosts))
-
-
-def surroundings(batch: RecordBatch, objects: Objects) -> Existing:
+def find_existing(batch: RecordBatch, objects: Objects) -> Existing:
     """What a batch is compared with: its objects, the hosts that its VMs are on or leave, and all VMs on those."""
     ids = (*(vm.id for vm in batch.vms), *batch.gone_vms)
-    vms = {vm_id: found for vm_id in ids if (found := objects.vm(vm_id)) is not None}
+    vms = {vm_id: found for vm_id in ids if (found := objects.find_vm(vm_id)) is not None}
     names = {
         *(host.name for host in batch.hosts),
         *batch.gone_hosts,
         *(vm.host for vm in batch.vms if vm.host),
         *(vm.host for vm in vms.values() if vm.host),
     }
-    hosts = {name: host for name in sorted(names) if (host := objects.host(name)) is not None}
+    hosts = {name: host for name in sorted(names) if (host := objects.find_host(name)) is not None}
     for name in names:
         vms.update((vm.name, vm) for vm in objects.vms_on(name))
-    return Existing(hosts=hosts, vms=vms, flavors={flavor.name: flavor for flavor in objects.flavors()})
+    return Existing(hosts=hosts, vms=vms, flavors={flavor.name: flavor for flavor in objects.list_flavors()})
 
 
-def own(batch: RecordBatch, existing: Existing) -> RecordBatch:
+def drop_foreign(batch: RecordBatch, existing: Existing) -> RecordBatch:
     """The batch without hosts of somebody else, and without VMs that are or were on one."""
     foreign = {name for name, host in existing.hosts.items() if host.spec.management != "nova"}
     if not foreign:
@@ -153,14 +139,16 @@ def own(batch: RecordBatch, existing: Existing) -> RecordBatch:
     return RecordBatch(hosts=hosts, vms=tuple(filter(is_own, batch.vms)), flavors=batch.flavors)
 
 
-def check_batch(batch: RecordBatch, existing: Existing, options: ImportOptions) -> tuple[Wanted, tuple[Problem, ...]]:
+def check_batch(
+    batch: RecordBatch, existing: Existing, options: ImportOptions
+) -> tuple[WantedInventory, tuple[Problem, ...]]:
     """The batch without the records that are wrong, and what is wrong with them."""
     inventory = Inventory(what=options.creator, has_hosts=True, has_vms=True)
     inventory.hosts, inventory.vms, inventory.flavors = list(batch.hosts), list(batch.vms), list(batch.flavors)
     try:
         wanted, found = check_leaving_out(inventory, existing, options)
     except BadInputs as error:
-        return Wanted(hosts={}, vms={}, flavors={}), error.problems
+        return WantedInventory(hosts={}, vms={}, flavors={}), error.problems
     return wanted, tuple(found.shown)
 
 
@@ -170,19 +158,12 @@ def missing_hosts(listed: Iterable[str], objects: Objects, creator: str) -> tupl
     return tuple(
         sorted(
             host.name
-            for host in objects.hosts()
+            for host in objects.list_hosts()
             if host.name not in names
             and host.metadata.labels.get(CREATOR_LABEL) == creator
             and host.spec.management == "nova"
         )
     )
-
-
-def missing_vms(listed: Iterable[str], objects: Objects, creator: str) -> tuple[str, ...]:
-    """VMs that were made from the source and that it does not list."""
-    ids = set(listed)
-    made = (vm for vm in objects.vms() if vm.metadata.labels.get(CREATOR_LABEL) == creator)
-    return tuple(sorted(vm.name for vm in made if vm.name not in ids))
 
 
 class InventorySyncer:
@@ -217,9 +198,9 @@ class InventorySyncer:
         self._read_at: float | None = None
         """When everything that the source said was taken over last, by the monotonic clock."""
         self._known_as_of = "the start"
-        self._reads = metrics.counter("inventory_reads_total", "Readings of a source of hosts and VMs", ("result",))
-        self._written = metrics.counter("inventory_writes_total", "Objects written from a source of hosts and VMs")
-        self._left_out = metrics.gauge("inventory_problems", "Records of the last full reading that are wrong")
+        self._reads = metrics.add_counter("inventory_reads_total", "Readings of a source of hosts and VMs", ("result",))
+        self._written = metrics.add_counter("inventory_writes_total", "Objects written from a source of hosts and VMs")
+        self._left_out = metrics.add_gauge("inventory_problems", "Records of the last full reading that are wrong")
         metrics.register_collector(self._collect)
 
     @property
@@ -232,27 +213,33 @@ class InventorySyncer:
         self._source.forget()
         self._faults.forget()
         self._began, self._read_at, self._running = self._clock.monotonic(), None, True
-        try:
-            await self._follow()
-        finally:
-            self._running = False
-
-    async def _follow(self) -> None:
         failures = 0
-        why = "it was never read"
-        while True:
+
+        async def follow_once() -> float:
+            nonlocal failures
+            why = ""
             try:
                 await self.sync()
-                failures, why = 0, ""
+                failures = 0
             except OutliveError as error:
                 failures += 1
                 why = str(error)
                 self._source.forget()
                 self._reads.labels("error").inc()
                 _log.warning("inventory.failed", source=self._source.name, error=why, failures=failures)
-            await self._faults.record(self._active(why))
-            pause = float(self._settings.poll_interval)
-            await self._clock.sleep(pause if not failures else self._random.backoff(failures, pause, BACKOFF_CAP_S))
+            faults = []
+            if self.age_s >= float(self._settings.stale_after):
+                subject = ObjectRef(kind="Cluster", name=self._settings.cloud)
+                fields = {"why": why or "a reading takes that long", "since": self._known_as_of}
+                faults.append(ActiveFault(FaultCode.INVENTORY_STALE, subject, fields))
+            await self._faults.record(faults)
+            pause_s = float(self._settings.poll_interval)
+            return pause_s if not failures else self._random.backoff_seconds(failures, pause_s, BACKOFF_CAP_S)
+
+        try:
+            await Periodic(follow_once, float(self._settings.poll_interval), clock=self._clock).run()
+        finally:
+            self._running = False
 
     async def sync(self) -> int:
         """One reading, carried out; how many objects were written."""
@@ -261,7 +248,7 @@ class InventorySyncer:
         name_objects(reading.inventory)
         problems = list(reading.inventory.problems.shown)
         written = 0
-        for batch in batches(reading.inventory):
+        for batch in split_records(reading.inventory):
             done, wrong = await self._carry_out(batch)
             written += done
             problems += wrong
@@ -282,8 +269,8 @@ class InventorySyncer:
     async def _carry_out(self, batch: RecordBatch) -> tuple[int, tuple[Problem, ...]]:
         """Check, plan and write one batch. Who was faster is waited for: what he wrote has to reach the caches."""
         for attempt in range(TRIES):
-            existing = surroundings(batch, self._objects)
-            wanted, problems = check_batch(own(batch, existing), existing, self._options)
+            existing = find_existing(batch, self._objects)
+            wanted, problems = check_batch(drop_foreign(batch, existing), existing, self._options)
             wanted = msgspec.structs.replace(
                 wanted,
                 gone_hosts=batch.gone_hosts & existing.hosts.keys(),
@@ -296,12 +283,18 @@ class InventorySyncer:
             except Conflict:
                 await self._clock.sleep(TRY_AGAIN_S * 2**attempt)
             except Invalid as error:
-                return await self._carry_out_one_by_one(batch, error)
+                return await self._carry_out_parts(batch, error)
         raise Unavailable("others write the same objects all the time", place="the store", remedy="see who it is")
 
-    async def _carry_out_one_by_one(self, batch: RecordBatch, error: Invalid) -> tuple[int, tuple[Problem, ...]]:
+    async def _carry_out_parts(self, batch: RecordBatch, error: Invalid) -> tuple[int, tuple[Problem, ...]]:
         """The same where the store refuses an object of the batch: that one is left out, and the others are written."""
-        parts = list(singles(batch))
+        parts = [
+            *(RecordBatch(flavors=(one,)) for one in batch.flavors),
+            *(RecordBatch(hosts=(one,)) for one in batch.hosts),
+            *(RecordBatch(vms=(one,)) for one in batch.vms),
+            *(RecordBatch(gone_vms=frozenset({one})) for one in sorted(batch.gone_vms)),
+            *(RecordBatch(gone_hosts=frozenset({one})) for one in sorted(batch.gone_hosts)),
+        ]
         if len(parts) <= 1:
             return 0, (Problem(error.place, error.message, error.remedy),)
         written = 0
@@ -317,9 +310,11 @@ class InventorySyncer:
         creator = self._source.name
         gone = set(reading.deleted)
         if reading.full:
-            missing = missing_vms((vm.id for vm in reading.inventory.vms), self._objects, creator)
-            gone |= await self._source.gone(missing) if missing else frozenset()
-        ours = [vm for name in sorted(gone) if (vm := self._objects.vm(name)) is not None and self._may_delete(vm)]
+            listed = {vm.id for vm in reading.inventory.vms}
+            made = (vm.name for vm in self._objects.list_vms() if vm.metadata.labels.get(CREATOR_LABEL) == creator)
+            missing = tuple(sorted(name for name in made if name not in listed))
+            gone |= await self._source.find_missing(missing) if missing else frozenset()
+        ours = [vm for name in sorted(gone) if (vm := self._objects.find_vm(name)) is not None and self._may_delete(vm)]
         written = 0
         for start in range(0, len(ours), VMS_OF_A_BATCH):
             names = frozenset(vm.name for vm in ours[start : start + VMS_OF_A_BATCH])
@@ -327,7 +322,7 @@ class InventorySyncer:
         return written
 
     def _may_delete(self, vm: VirtualMachine) -> bool:
-        host = self._objects.host(vm.host) if vm.host else None
+        host = self._objects.find_host(vm.host) if vm.host else None
         is_ours = vm.metadata.labels.get(CREATOR_LABEL) == self._source.name
         return is_ours and (host is None or host.spec.management == "nova")
 
@@ -339,7 +334,7 @@ class InventorySyncer:
         counted = {name: self._misses.get(name, 0) + (0 if inventory.nameless else 1) for name in missing}
         self._misses = counted
         gone = {name for name in missing if counted[name] >= HOST_MISSES and not list(self._objects.vms_on(name))}
-        known = [self._objects.host(name) for name in missing if name not in gone]
+        known = [self._objects.find_host(name) for name in missing if name not in gone]
         down = tuple(
             HostRecord(name=host.name, place=host.name, capacity=host.status.capacity, down=True)
             for host in known
@@ -353,12 +348,6 @@ class InventorySyncer:
             written += (await self._carry_out(part))[0]
             await asyncio.sleep(0)
         return written
-
-    def _active(self, why: str) -> Sequence[ActiveFault]:
-        if self.age_s < float(self._settings.stale_after):
-            return ()
-        fields: Mapping[str, str] = {"why": why or "a reading takes that long", "since": self._known_as_of}
-        return (ActiveFault(FaultCode.INVENTORY_STALE, ObjectRef(kind="Cluster", name=self._settings.cloud), fields),)
 
     def _collect(self) -> Iterator[Metric]:
         if not self._running:

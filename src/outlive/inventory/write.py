@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError
+from outlive.base import AlreadyExists, Conflict, NotFound, OutliveError
 from outlive.inventory.check import Existing
-from outlive.inventory.plan import ImportPlan, Write
-from outlive.node.vm.states import deletion_of
+from outlive.inventory.plan import ImportPlan, PlannedWrite
+from outlive.node.vm import deletion_of
 from outlive.resources import Flavor, Hypervisor, Membership, Resource, VirtualMachine
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.runtime import OrderedTaskGroup
 from outlive.store import Store, list_all
 
 REPEAT = "repeat the import: it completes what is missing"
@@ -38,7 +38,7 @@ async def read_existing(store: Store) -> Existing:
 async def apply_import(store: Store, plan: ImportPlan, progress: Callable[[int], None] = lambda done: None) -> int:
     """Write everything; returns the number of objects written. ``progress`` gets that number after each window."""
     done = 0
-    for window in _windows(plan.writes):
+    for window in _split_windows(plan.writes):
         failures: dict[int, OutliveError] = {}
         async with OrderedTaskGroup() as group:
             for index, write in enumerate(window):
@@ -54,9 +54,9 @@ async def apply_import(store: Store, plan: ImportPlan, progress: Callable[[int],
     return done
 
 
-def _windows(writes: tuple[Write, ...]) -> Iterator[list[Write]]:
+def _split_windows(writes: tuple[PlannedWrite, ...]) -> Iterator[list[PlannedWrite]]:
     """The writes in order, in windows of one kind and verb."""
-    window: list[Write] = []
+    window: list[PlannedWrite] = []
     for write in writes:
         sort = (write.verb, type(write.object))
         if window and (len(window) == WINDOW or (window[0].verb, type(window[0].object)) != sort):
@@ -67,14 +67,14 @@ def _windows(writes: tuple[Write, ...]) -> Iterator[list[Write]]:
         yield window
 
 
-async def _attempt(store: Store, write: Write, index: int, failures: dict[int, OutliveError]) -> None:
+async def _attempt(store: Store, write: PlannedWrite, index: int, failures: dict[int, OutliveError]) -> None:
     try:
         await _apply(store, write)
     except OutliveError as error:
         failures[index] = error
 
 
-async def _apply(store: Store, write: Write) -> None:
+async def _apply(store: Store, write: PlannedWrite) -> None:
     if write.verb == "delete":
         meta = write.object.metadata
         try:

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import Invalid, LimitExceeded
+from outlive.base import Clock, Invalid, LimitExceeded
 from outlive.network.addressing import address_key, mac_key, parse_any, parse_mac
 from outlive.network.informers import BY_ADDRESS, NetworkInformers, StatusWriter, granted_addresses
 from outlive.network.names import NETWORK_KEY, OWN_CONTROLLER, OWN_NAMESPACE, OWNER_KEY
@@ -24,11 +23,16 @@ from outlive.network.operations import PORTS, Rows
 from outlive.network.owners import external_ids, vm_in
 from outlive.network.pool import address_problem, free_address
 from outlive.network.ports import NorthboundDb
-from outlive.network.views import VmPlace, cidrs_for, gateways_for, with_masks
-from outlive.resources import VirtualMachinePort, VirtualMachinePortStatus, VirtualNetwork
-from outlive.resources.meta import creation_order
-from outlive.resources.networks import present_network, wanted_mode
-from outlive.resources.reasons import NetworkReason, Reason, reason
+from outlive.network.views import VmPlace, add_masks, cidrs_for, gateways_for
+from outlive.resources import (
+    VirtualMachinePort,
+    VirtualMachinePortStatus,
+    VirtualNetwork,
+    creation_order,
+    present_network,
+    wanted_mode,
+)
+from outlive.resources.reasons import NetworkReason, Reason, make_reason
 
 RESERVED_LIMIT: Final = 10_000
 """Ports whose addresses are remembered until the cache has them …"""
@@ -82,7 +86,7 @@ class AddressBook:
         self._rows = RowAddresses({}, {})
         self._rows_read_s = float("-inf")
 
-    async def address(
+    async def assign_addresses(
         self, port: VirtualMachinePort, network: VirtualNetwork, place: VmPlace
     ) -> AddressedPort | Reason:
         """The port with addresses: its user's, those that it has, or the next free ones; or why it has none."""
@@ -90,7 +94,9 @@ class AddressBook:
         is_to_change = wants_others(port, network)
         if port.spec.addresses or is_to_change:
             if is_to_change and _is_in_use(port, network):
-                problem = self._claim_problem(port, network) or reason(NetworkReason.ADDRESSES_CHANGED, vm=port.spec.vm)
+                problem = self._claim_problem(port, network) or make_reason(
+                    NetworkReason.ADDRESSES_CHANGED, vm=port.spec.vm
+                )
                 if not port.status.addresses:
                     return AddressedPort(port, problem)
             else:
@@ -103,13 +109,13 @@ class AddressBook:
         elif network.spec.addressing == "none":
             return AddressedPort(port)
         if port.status.addresses:
-            if (other := self._rival(port, network, port.status.addresses)) is not None:
+            if (other := self._find_rival(port, network, port.status.addresses)) is not None:
                 return other
-            return AddressedPort(port, problem or _unfit(port, network, port.status.addresses))
+            return AddressedPort(port, problem or _find_unfit(port, network, port.status.addresses))
         try:
             addresses, gateways = await self._allocate(port, network, place)
         except LimitExceeded as error:
-            return reason(NetworkReason.NO_ADDRESS, problem=error.message, remedy=error.remedy or "")
+            return make_reason(NetworkReason.NO_ADDRESS, problem=error.message, remedy=error.remedy or "")
         return AddressedPort(await self._write(port, network, addresses, gateways, are_new=True))
 
     async def release(self, port: VirtualMachinePort, network: VirtualNetwork | None) -> bool:
@@ -121,7 +127,7 @@ class AddressBook:
         """
         status = port.status
         is_elsewhere = present_network(port) != port.spec.network
-        is_double = network is not None and self._rival(port, network, status.addresses) is not None
+        is_double = network is not None and self._find_rival(port, network, status.addresses) is not None
         loses_addresses = is_elsewhere or (is_double and not port.spec.addresses)
         loses_mode = False
         if network is not None:
@@ -148,7 +154,7 @@ class AddressBook:
             if problem is not None:
                 return problem
             self._reserve(port, network.name, port.spec.addresses)
-        addresses = with_masks(port.spec.addresses, network)
+        addresses = add_masks(port.spec.addresses, network)
         gateways = gateways_for(addresses, network) or port.status.gateways
         return await self._write(port, network, addresses, gateways)
 
@@ -158,10 +164,10 @@ class AddressBook:
         try:
             wanted = [one for one in port.spec.addresses if str(parse_any(one)) not in known]
         except Invalid as error:
-            return reason(NetworkReason.NO_ADDRESS, problem=error.message, remedy="change spec.addresses")
-        return _unfit(port, network, wanted) or self._rival(port, network, port.spec.addresses)
+            return make_reason(NetworkReason.NO_ADDRESS, problem=error.message, remedy="change spec.addresses")
+        return _find_unfit(port, network, wanted) or self._find_rival(port, network, port.spec.addresses)
 
-    def _rival(self, port: VirtualMachinePort, network: VirtualNetwork, addresses: Iterable[str]) -> Reason | None:
+    def _find_rival(self, port: VirtualMachinePort, network: VirtualNetwork, addresses: Iterable[str]) -> Reason | None:
         """That another port has one of the addresses: one that was given it comes first, then the older one."""
         self._forget_reserved()
         for address in map(address_key, addresses):
@@ -170,7 +176,7 @@ class AddressBook:
             def rank(one: VirtualMachinePort, key: tuple[str, str] = key) -> tuple[bool, tuple[float, str]]:
                 return (key not in granted_addresses(one) and not self._reserves(one.name, key), creation_order(one))
 
-            found = [*self._informers.ports.by_index(BY_ADDRESS, "/".join(key))]
+            found = [*self._informers.ports.list_by_index(BY_ADDRESS, "/".join(key))]
             found += [
                 one
                 for name in self._reserved
@@ -178,7 +184,7 @@ class AddressBook:
             ]
             first = min(found, key=rank, default=port)
             if first.name != port.name and rank(first) < rank(port):
-                return reason(NetworkReason.ADDRESS_TWICE, other=first.name, address=address, network=network.name)
+                return make_reason(NetworkReason.ADDRESS_TWICE, other=first.name, address=address, network=network.name)
         return None
 
     async def _write(
@@ -232,12 +238,14 @@ class AddressBook:
                 raise LimitExceeded(
                     f"{place.host} has no subnet on network {network.name} yet", remedy="see its condition Programmed"
                 )
-            await self._read_rows()
+            if self._clock.monotonic() - self._rows_read_s >= ROWS_S:  # a restored store may not know what OVN has
+                self._rows = read_addresses(await self._nb.read_rows())
+                self._rows_read_s = self._clock.monotonic()
             self._forget_reserved()
-            taken = _Taken(self, port, network.name)
+            taken = _TakenAddresses(self, port, network.name)
             in_ovn = self._rows.ports.get((port.spec.vm, network.name, mac_key(port.spec.mac)), ())
             kept = [one for one in in_ovn if one not in taken and not address_problem(one, network)]
-            addresses = list(with_masks(kept, network))
+            addresses = list(add_masks(kept, network))
             families = {parse_any(one).version for one in addresses}
             gateways = list(gateways_for(addresses, network))
             excluded = [one for subnet in network.spec.subnets for one in subnet.excluded]
@@ -248,27 +256,18 @@ class AddressBook:
                 families.add(version)
                 found = free_address(cidr, taken, excluded, gateway, self._last.get((network.name, cidr), ""))
                 addresses.append(found)
-                self._note_last(network.name, cidr, found)
+                self._last[network.name, cidr] = found.partition("/")[0]
+                self._last.move_to_end((network.name, cidr))
+                while len(self._last) > SUBNETS_LIMIT:
+                    self._last.popitem(last=False)
                 gateways += [gateway] if gateway else []
             self._reserve(port, network.name, addresses)
             return tuple(addresses), tuple(gateways)
 
-    def _note_last(self, network: str, cidr: str, address: str) -> None:
-        self._last[network, cidr] = address.partition("/")[0]
-        self._last.move_to_end((network, cidr))
-        while len(self._last) > SUBNETS_LIMIT:
-            self._last.popitem(last=False)
-
-    async def _read_rows(self) -> None:
-        """Learn which addresses OVN has, now and then: a store that was restored may not know them."""
-        if self._clock.monotonic() - self._rows_read_s >= ROWS_S:
-            self._rows = read_addresses(await self._nb.rows())
-            self._rows_read_s = self._clock.monotonic()
-
     def is_taken(self, port: VirtualMachinePort, network: str, address: str) -> bool:
         """True if another port, or the rows of another VM, have the address."""
         key = (network, address)
-        others = self._informers.ports.by_index(BY_ADDRESS, "/".join(key))
+        others = self._informers.ports.list_by_index(BY_ADDRESS, "/".join(key))
         return (
             any(one.name != port.name for one in others)
             or any(self._reserves(name, key) for name in self._reserved if name != port.name)
@@ -276,7 +275,7 @@ class AddressBook:
         )
 
 
-class _Taken(Container[str]):
+class _TakenAddresses(Container[str]):
     """Addresses without mask that a port cannot have, because others have them."""
 
     def __init__(self, book: AddressBook, port: VirtualMachinePort, network: str) -> None:
@@ -320,10 +319,10 @@ def _is_in_use(port: VirtualMachinePort, network: VirtualNetwork) -> bool:
     return bool(port.status.addresses) or (network.spec.addressing == "none" and bool(port.status.interfaces))
 
 
-def _unfit(port: VirtualMachinePort, network: VirtualNetwork, addresses: Iterable[str]) -> Reason | None:
+def _find_unfit(port: VirtualMachinePort, network: VirtualNetwork, addresses: Iterable[str]) -> Reason | None:
     """That one of the addresses is none for a port of the network."""
     for one in addresses:
         if problem := address_problem(one, network):
             remedy = "change spec.addresses" if port.spec.addresses else "change the network, or make the port anew"
-            return reason(NetworkReason.NO_ADDRESS, problem=problem, remedy=remedy)
+            return make_reason(NetworkReason.NO_ADDRESS, problem=problem, remedy=remedy)
     return None

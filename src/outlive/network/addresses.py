@@ -1,7 +1,7 @@
 """Whose an address is: copied to the target, reserved for a VM that travels, released when the VM is gone.
 
 On a routed network each hypervisor has subnets of its own, and a VM keeps the address of the one where it was born
-(docs/reference/network-decisions.md#addresses).
+(docs/design/network-decisions.md#addresses).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.network.addressing import Address, Subnet, is_within, parse_any, parse_host, parse_subnet
 from outlive.network.annotation import encode_entry
 from outlive.network.copies import (
@@ -25,7 +25,7 @@ from outlive.network.copies import (
     is_stale,
 )
 from outlive.network.names import DEFAULT_NETWORK, port_name
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 
 SubnetTexts = str | tuple[str, ...]
 """Cidrs; a bare one is a list of one."""
@@ -168,14 +168,10 @@ def reserve_addresses(given: ReserveInput) -> ReserveResult:
     found: set[Address] = set()
     for group in group_by_vm(given.copies).values():
         for copy in find_migratable(group):
-            if not is_stale(copy, _others(copy, group)):
+            if not is_stale(copy, [other for other in group if other.id != copy.id]):
                 found.update(one for one in find_addresses(copy, given.network) if is_within(one, subnets))
     ordered = sorted(found, key=lambda address: (address.version, int(address)))
     return ReserveResult(reserve=tuple(str(ip_network(address)) for address in ordered))
-
-
-def _others(copy: Copy, group: Iterable[Copy]) -> list[Copy]:
-    return [other for other in group if other.id != copy.id]
 
 
 class SyncAddressesInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -1,7 +1,7 @@
 """Addresses, networks and MACs: from text to the one form in which everything here compares and writes them.
 
 Lower case, the shortest form of IPv6, and IPv4 for an IPv4 address that is mapped into IPv6
-(docs/reference/network-decisions.md#addresses). What cannot be read is ``Invalid`` and names the text.
+(docs/design/network-decisions.md#addresses). What cannot be read is ``Invalid`` and names the text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ipaddress import (
 )
 from typing import Final
 
-from outlive.base.errors import Invalid
+from outlive.base import Invalid
 
 Address = IPv4Address | IPv6Address
 HostAddress = IPv4Interface | IPv6Interface

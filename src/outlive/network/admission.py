@@ -2,24 +2,25 @@
 
 A node writes what it has done for its own pods, and nothing else. A pod's addresses are those of its node, but for a VM
 that travels: that may keep what it has, so that a node cannot claim any address by way of the exception
-(docs/reference/network-decisions.md#networkadmit).
+(docs/design/network-decisions.md#networkadmit).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
-from outlive.base.errors import Invalid
+from outlive.base import Invalid
 from outlive.network.addresses import SubnetTexts, parse_subnets
 from outlive.network.addressing import is_within, parse_any
 from outlive.network.annotation import AnnotationNotSet, decode_annotation
 from outlive.network.names import DEFAULT_NETWORK, POD_NETWORKS, PREFIX
 from outlive.network.pods import MIGRATABLE_ANNOTATION
-from outlive.resources.codec import convert
-from outlive.runtime.decisions import Decision
+from outlive.resources import convert
+from outlive.runtime import Decision
 
 GUARDED: Final = (POD_NETWORKS, f"{PREFIX}/dpu.connection-details", f"{PREFIX}/dpu.connection-status")
 """Annotations that others than nodes may not change."""
@@ -70,13 +71,14 @@ def admit_update(given: AdmitInput) -> AdmitResult:
 
 
 def _find_refusal(given: AdmitInput) -> RefusalReason | None:
-    changed = _changed_keys(_annotations(given.old), _annotations(given.new))
+    old, new = _annotations_of(given.old), _annotations_of(given.new)
+    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     guarded = [key for key in changed if key in GUARDED]
     user = given.user
     if user.is_node_identity:
         if len(guarded) < len(changed):
             return "key"
-        if _comparable(given.old) != _comparable(given.new):
+        if _protected_parts(given.old) != _protected_parts(given.new):
             return "field"
         if not user.node or {_node_of(given.old), _node_of(given.new)} != {user.node}:
             return "node"
@@ -89,11 +91,11 @@ def _find_refusal(given: AdmitInput) -> RefusalReason | None:
 
 def _check_networks(given: AdmitInput, node: str) -> RefusalReason | None:
     """What is wrong with the value that the annotation gets; removing it, or having no default network, is right."""
-    annotations = _annotations(given.new)
+    annotations = _annotations_of(given.new)
     text = annotations.get(POD_NETWORKS)
     if text is None:
         return None
-    if _part(given.new, "spec").get("hostNetwork"):
+    if _read_part(given.new, "spec").get("hostNetwork"):
         return "host-network"
     try:
         port = decode_annotation(convert(str, text), DEFAULT_NETWORK)
@@ -108,26 +110,21 @@ def _check_networks(given: AdmitInput, node: str) -> RefusalReason | None:
     return None if all(is_within(one, subnets) or one in kept for one in addresses) else "address"
 
 
-def _changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Keys that were added, removed or changed."""
-    return [key for key in {**old, **new} if old.get(key) != new.get(key)]
-
-
-def _annotations(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _part(_part(pod, "metadata"), "annotations")
+def _annotations_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _read_part(_read_part(pod, "metadata"), "annotations")
 
 
 def _node_of(pod: Mapping[str, Any]) -> str:
-    return str(_part(pod, "spec").get("nodeName", ""))
+    return str(_read_part(pod, "spec").get("nodeName", ""))
 
 
-def _comparable(pod: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
+def _protected_parts(pod: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """What a node may not change: metadata but for annotations, and status."""
-    metadata = {name: value for name, value in _part(pod, "metadata").items() if name not in _OPEN_METADATA}
-    return metadata, _part(pod, "status")
+    metadata = {name: value for name, value in _read_part(pod, "metadata").items() if name not in _OPEN_METADATA}
+    return metadata, _read_part(pod, "status")
 
 
-def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _read_part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     part = document.get(name, {})
     if not isinstance(part, Mapping):
         raise Invalid(f"{name} of the pod is no object but {type(part).__name__}", remedy="give the pod as it is")
@@ -142,3 +139,51 @@ ADMIT: Final = Decision(
     "Whether a user may change the network annotation of a pod",
     nulls_are_absent=True,
 )
+
+
+# Who may write network annotations of pods: identities of nodes, and others with their own keys.
+#
+# The file of further identities is YAML, ``identities: [{prefix, node, keys}]``
+# (docs/how-to/kubevirt-network.md#admission).
+
+
+class PodIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Users whose names begin alike."""
+
+    prefix: Annotated[str, Meta(min_length=1, max_length=256)]
+    """How their names begin; of nodes the rest is the node's name, of others the whole name if it does not end in
+    ``:``."""
+    node: bool = False
+    """Whether they are nodes, which change pods of their own alone."""
+    keys: tuple[str, ...] = ()
+    """Guarded annotations that others may change; of nodes all."""
+
+    def matches(self, user: str) -> bool:
+        """True if the user is one of them."""
+        return user.startswith(self.prefix) if self.node or self.prefix.endswith(":") else user == self.prefix
+
+
+class PodIdentities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The identities that are known, the first match counts."""
+
+    identities: Annotated[tuple[PodIdentity, ...], Meta(max_length=256)] = ()
+
+    def find_user(self, name: str) -> WritingUser:
+        """Who writes, as ``network.admit`` takes it."""
+        found = next((one for one in self.identities if one.matches(name)), None)
+        if found is None:
+            return WritingUser(name=name)
+        if found.node:
+            return WritingUser(name=name, is_node_identity=True, node=name.removeprefix(found.prefix))
+        return WritingUser(name=name, extra_allowed=found.keys)
+
+
+CONTROLLER: Final = "system:serviceaccount:outlive:outlive-controller"
+DEFAULT_IDENTITIES: Final = PodIdentities(
+    identities=(
+        PodIdentity(prefix="system:ovn-node:", node=True),
+        PodIdentity(prefix=CONTROLLER, keys=(POD_NETWORKS,)),
+        PodIdentity(prefix="system:serviceaccount:ovn-kubernetes:ovnkube-cluster-manager", keys=(POD_NETWORKS,)),
+    )
+)
+"""Nodes, Outlive's own controllers, and the allocator of ovn-kubernetes."""

@@ -1,6 +1,6 @@
 """The network annotation of a pod: what each of its ports has, as JSON text, read and written.
 
-A pod's address is written once and never changed (docs/reference/network-decisions.md#addresses).
+A pod's address is written once and never changed (docs/design/network-decisions.md#addresses).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput, Invalid
+from outlive.base import BadInput, Invalid
 from outlive.network.addressing import HostAddress, parse_address, parse_host, parse_mac, parse_subnet
 from outlive.network.copies import PortAddresses, PortRoute
-from outlive.resources.codec import convert, decode_as
-from outlive.runtime.decisions import Decision
+from outlive.resources import convert, decode_as
+from outlive.runtime import Decision
 
 
 class AnnotationNotSet(BadInput):
@@ -151,14 +151,14 @@ def write_entry(existing: Mapping[str, Any], network: str, port: PortAddresses) 
         raise Invalid(f"{port.addresses[0]} has {len(port.gateways)} gateways", remedy="one address has one gateway")
     entry = encode_entry(port)
     before = existing.get(network)
-    if before is not None and _hosts(before) != _hosts(entry):
+    if before is not None and _parse_hosts(before) != _parse_hosts(entry):
         raise AddressOverride(
             f"network {network[:80]!r} has other addresses already", remedy="a pod's addresses are never changed"
         )
     return {**existing, network: entry}
 
 
-def _hosts(entry: object) -> set[HostAddress]:
+def _parse_hosts(entry: object) -> set[HostAddress]:
     read: AnnotationEntry = convert(AnnotationEntry, entry)
     return {parse_host(one) for one in _merge(read.ip_addresses, read.ip_address, parse_host)}
 

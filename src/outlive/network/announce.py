@@ -1,22 +1,26 @@
 """Frames that tell caches of a new place, as data and as bytes.
 
 QEMU announces the MAC of a guest that resumes; these are for what it does not cover: the gateway's and neighbours'
-addresses, bridges that filter, devices without the feature (docs/reference/network-decisions.md#frames). Which frames
+addresses, bridges that filter, devices without the feature (docs/design/network-decisions.md#frames). Which frames
 are sent is decided elsewhere; who sends them needs no other knowledge than the bytes, the interface and the schedule.
 """
 
 from __future__ import annotations
 
 import struct
-from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_interface
 from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outlive.base.errors import Invalid
-from outlive.network.addressing import parse_address, parse_mac, parse_subnet
-from outlive.runtime.decisions import Decision
+from outlive.base import Invalid
+from outlive.network.addressing import Address, parse_address, parse_any, parse_host, parse_mac, parse_subnet
+from outlive.network.names import PROXY_MAC
+from outlive.network.own_vms import OwnPort
+from outlive.resources import Announcement, VirtualMachinePort, interface_id
+from outlive.runtime import Decision
 
 BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
 NO_MAC: Final = "00:00:00:00:00:00"
@@ -127,18 +131,18 @@ def encode_frame(frame: Frame, *, vlan: int | None = None) -> bytes:
     match frame:
         case ArpFrame():
             op = 1 if frame.op == "request" else 2
-            sender, target = _ipv4(frame.sender_ip), _ipv4(frame.target_ip)
+            sender, target = _pack_ipv4(frame.sender_ip), _pack_ipv4(frame.target_ip)
             body = _encode_arp(op, frame.sender_mac, sender, frame.target_mac, target)
             return _encode_ethernet(frame.eth_dst, frame.sender_mac, _ARP, body, vlan)
         case RarpFrame():
             body = _encode_arp(_REVERSE_REQUEST, frame.mac, bytes(4), frame.mac, bytes(4))
             return _encode_ethernet(BROADCAST, frame.mac, _RARP, body, vlan)
         case NeighbourAdvertisement():
-            source = _ipv6(frame.address)
+            source = _pack_ipv6(frame.address)
             flags = _OVERRIDE | (_ROUTER if frame.router else 0)
             body = struct.pack("!BBHB3x16s", _NEIGHBOUR_ADVERTISEMENT, 0, 0, flags, source)
             body += _encode_link_layer(_TARGET_LINK_LAYER, frame.mac)
-            packet = _encode_ipv6(source, _ipv6(ALL_NODES), HOP_LIMIT, body)
+            packet = _encode_ipv6(source, _pack_ipv6(ALL_NODES), HOP_LIMIT, body)
             return _encode_ethernet(ALL_NODES_MAC, frame.mac, _IPV6, packet, vlan)
         case RouterAdvertisement():
             flags = (_MANAGED if frame.managed else 0) | (_HIGH if frame.preference == "high" else 0)
@@ -149,7 +153,7 @@ def encode_frame(frame: Frame, *, vlan: int | None = None) -> bytes:
             for prefix in frame.prefixes or ():
                 option = encode_prefix(prefix)
                 body += bytes([_PREFIX, (len(option) + 2) // 8]) + option
-            packet = _encode_ipv6(_ipv6(frame.ip_src), _ipv6(frame.ip_dst), frame.hop_limit, body)
+            packet = _encode_ipv6(_pack_ipv6(frame.ip_src), _pack_ipv6(frame.ip_dst), frame.hop_limit, body)
             return _encode_ethernet(frame.eth_dst, frame.eth_src, _IPV6, packet, vlan)
 
 
@@ -168,16 +172,16 @@ def encode_prefix(prefix: PrefixInformation) -> bytes:
 
 def _encode_ethernet(destination: str, source: str, kind: int, body: bytes, vlan: int | None) -> bytes:
     tag = b"" if vlan is None else struct.pack("!HH", _VLAN, vlan)
-    return _mac(destination) + _mac(source) + tag + struct.pack("!H", kind) + body
+    return _encode_mac(destination) + _encode_mac(source) + tag + struct.pack("!H", kind) + body
 
 
 def _encode_arp(op: int, sender_mac: str, sender: bytes, target_mac: str, target: bytes) -> bytes:
     head = struct.pack("!HHBBH", 1, 0x0800, 6, 4, op)
-    return head + _mac(sender_mac) + sender + _mac(target_mac) + target
+    return head + _encode_mac(sender_mac) + sender + _encode_mac(target_mac) + target
 
 
 def _encode_link_layer(kind: int, mac: str) -> bytes:
-    return bytes([kind, 1]) + _mac(mac)
+    return bytes([kind, 1]) + _encode_mac(mac)
 
 
 def _encode_ipv6(source: bytes, destination: bytes, hop_limit: int, message: bytes) -> bytes:
@@ -190,11 +194,11 @@ def _encode_ipv6(source: bytes, destination: bytes, hop_limit: int, message: byt
     return struct.pack("!IHBB", 6 << 28, len(message), _ICMPV6, hop_limit) + source + destination + message
 
 
-def _mac(text: str) -> bytes:
+def _encode_mac(text: str) -> bytes:
     return bytes.fromhex(parse_mac(text).replace(":", ""))
 
 
-def _ipv4(text: str) -> bytes:
+def _pack_ipv4(text: str) -> bytes:
     """Four bytes, also of an address that is mapped into IPv6."""
     address = parse_address(text)
     if not isinstance(address, IPv4Address):
@@ -202,7 +206,7 @@ def _ipv4(text: str) -> bytes:
     return address.packed
 
 
-def _ipv6(text: str) -> bytes:
+def _pack_ipv6(text: str) -> bytes:
     address = parse_address(text)
     if not isinstance(address, IPv6Address):
         raise Invalid(f"{address} is no IPv6 address", remedy="neighbour discovery is of IPv6")
@@ -229,3 +233,55 @@ PREFIX_OPTION: Final = Decision(
     "The bytes by which a router tells of a prefix",
     nulls_are_absent=True,
 )
+
+
+# What a guest of our own hosts is told after it has moved on a routed network: at which MACs its neighbours are now.
+#
+# Away from home its neighbours are behind the router, whose proxy answers for them; at home they have their own MACs
+# again. The neighbours learn from their own host where the guest is (``drivers.ovn.host_network``). The gateway has
+# the same MAC everywhere, and on one switch for all hosts nobody's MAC changes its meaning.
+
+
+def tell_guest(
+    own: OwnPort, host: str, move: str, neighbours: Iterable[tuple[VirtualMachinePort, str]], limit: int
+) -> tuple[Announcement, ...]:
+    """The announcement for the guest, which is on that host now; none where it has no neighbours of its home.
+
+    ``neighbours``: other ports of the network, and the host of each.
+    """
+    homes = {ip_interface(one).network for one in own.addresses}
+    is_home = any(str(ip_interface(one).network) in own.network.host_subnets.get(host, ()) for one in own.addresses)
+    frames: list[Frame] = []
+    for port, place in neighbours:
+        try:
+            mac, addresses = parse_mac(port.spec.mac), [parse_host(one) for one in port.status.addresses]
+        except Invalid:
+            continue  # it has no rows in OVN either, and its own condition says why
+        for address in addresses:
+            if address.network in homes and len(frames) < limit:
+                frames.append(_build_frame(own.mac, address.ip, mac if is_home and place == host else PROXY_MAC))
+    if not frames:
+        return ()
+    interface = interface_id(own.interface, own.mode, host)
+    encoded = tuple(encode_frame(one).hex() for one in frames)
+    return (Announcement(id=move, hypervisor=host, interface=interface, frames=encoded),)
+
+
+def tell_neighbours(addresses: Iterable[str], mac: str, *, is_home: bool) -> tuple[bytes, ...]:
+    """Frames for the guests of the home host: the VM's addresses are at its own MAC again, or at the router's."""
+    frames: list[Frame] = []
+    for cidr in addresses:
+        address = parse_any(cidr)
+        at = mac if is_home else PROXY_MAC
+        if isinstance(address, IPv4Address):
+            frames += announce_address(str(address), at)
+        else:
+            frames.append(NeighbourAdvertisement(address=str(address), mac=at))
+    return tuple(encode_frame(one) for one in frames)
+
+
+def _build_frame(guest: str, address: Address, mac: str) -> Frame:
+    if isinstance(address, IPv4Address):
+        text = str(address)
+        return ArpFrame(op="reply", eth_dst=guest, sender_mac=mac, sender_ip=text, target_mac=guest, target_ip=text)
+    return NeighbourAdvertisement(address=str(address), mac=mac)

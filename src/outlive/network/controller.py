@@ -18,22 +18,15 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Unknown
-from outlive.base.logging import get_logger
+from outlive.base import Clock, Unknown, as_datetime, get_logger
 from outlive.network.address_book import AddressBook
-from outlive.network.changes import OWN_NETWORK
-from outlive.network.cleanup import RowCleanup
-from outlive.network.deletions import PortDeletions
-from outlive.network.events import NetworkEvents
-from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers, StatusWriter
-from outlive.network.keys import NETWORK_PREFIX, VM_PREFIX, NetworkKeys
-from outlive.network.names import OWN_NAMESPACE, ROUTED
-from outlive.network.operations import Op, Rows
-from outlive.network.own_announcements import tell_guest
-from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
-from outlive.network.pause import ClusterPause, read_pause, runs_unknown
-from outlive.network.port_reports import (
+from outlive.network.announce import tell_guest
+from outlive.network.cleanup import ClusterPause, PortDeletions, RowCleanup, read_pause, runs_unknown
+from outlive.network.events import (
+    NETWORK_PREFIX,
+    VM_PREFIX,
+    NetworkEvents,
+    NetworkKeys,
     is_noted_arrival,
     noted_move,
     preparation_problem,
@@ -41,6 +34,10 @@ from outlive.network.port_reports import (
     settled_status,
     unprepared_move,
 )
+from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers, StatusWriter
+from outlive.network.names import OWN_NAMESPACE, ROUTED
+from outlive.network.operations import Op, Rows
+from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, set_rows
 from outlive.network.ports import (
     Chassis,
     NorthboundDb,
@@ -48,6 +45,7 @@ from outlive.network.ports import (
     Receipt,
     SouthboundDb,
 )
+from outlive.network.scopes import OWN_NETWORK
 from outlive.network.stage_times import StageTimes, SwitchOver
 from outlive.network.switches import NetworkSwitches
 from outlive.network.views import (
@@ -70,15 +68,14 @@ from outlive.resources import (
     PortMove,
     VirtualMachine,
     VirtualMachinePort,
-    condition,
+    find_condition,
+    interface_id,
+    port_mode,
+    present_network,
+    wanted_mode,
 )
-from outlive.resources.networks import interface_id, port_mode, present_network, wanted_mode
-from outlive.resources.reasons import NetworkReason, Reason, reason
-from outlive.runtime.controller import ControllerRun, Requeue, Watch
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.election import Elector
-from outlive.runtime.manager import Manager
-from outlive.runtime.metrics import Metrics
+from outlive.resources.reasons import NetworkReason, Reason, make_reason
+from outlive.runtime import ControllerRun, DecisionLog, Elector, Manager, Metrics, Requeue, Watch
 from outlive.store import Store, read
 
 BOUND_LOOK_S: Final = 0.25
@@ -161,21 +158,21 @@ class NetworkController:
         self.keys = NetworkKeys(informers, self._events, clock)
         self._deletions = PortDeletions(informers)
         self._runs: tuple[ControllerRun, ...] = ()
-        self._decide_s = metrics.histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
-        self._commit_s = metrics.histogram("network_commit_seconds", "Duration of a transaction", ())
+        self._decide_s = metrics.add_histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
+        self._commit_s = metrics.add_histogram("network_commit_seconds", "Duration of a transaction", ())
         self._times = StageTimes(northbound, self._writer, metrics, events=self._events, decisions=decisions)
         self._cleanup = RowCleanup(
             northbound,
             clock,
             period_s=gc_period_s,
             known=self.keys.list_names,
-            look=self._look_again,
+            look=self._requeue,
             pause=partial(read_pause, store),
             runs=lambda vm: not is_down(informers.vms.get(vm)),
             runs_unknown=partial(runs_unknown, store),
-            orphans=metrics.gauge("network_orphans", "VMs and networks that are gone and have rows in OVN", ()),
+            orphans=metrics.add_gauge("network_orphans", "VMs and networks that are gone and have rows in OVN", ()),
         )
-        self._ops = metrics.counter("network_operations_total", "Operations committed", ("op",))
+        self._ops = metrics.add_counter("network_operations_total", "Operations committed", ("op",))
 
     def attach(self, manager: Manager, elector: Elector | None) -> None:
         """Have the manager run both queues, and follow what the databases report."""
@@ -206,14 +203,14 @@ class NetworkController:
 
     # What is looked at again
 
-    def _look_again(self, kind: str, *names: str) -> None:
+    def _requeue(self, kind: str, *names: str) -> None:
         for one in names:
             self._runs[1].add((NETWORK_PREFIX if kind == "network" else VM_PREFIX) + one)
 
     def _add_unprogrammed(self, network: str) -> None:
         """Look again at VMs whose ports waited for the switches of their network."""
-        for port in self.informers.ports.by_index(BY_NETWORK, network):
-            found = condition(port.status.conditions, "Programmed")
+        for port in self.informers.ports.list_by_index(BY_NETWORK, network):
+            found = find_condition(port.status.conditions, "Programmed")
             if found is None or found.status != "True":
                 self._add(port.spec.vm)
 
@@ -223,7 +220,7 @@ class NetworkController:
 
     async def _follow_bindings(self) -> None:
         """Look again at VMs whose ports were bound, or let go, somewhere."""
-        async for names in self._sb.changes():
+        async for names in self._sb.watch_changes():
             for name in sorted(names) or tuple(self._vm_of_port):
                 if (vm := self._vm_of_port.get(name)) is not None:
                     self._add(vm)
@@ -231,11 +228,11 @@ class NetworkController:
     async def _follow_rows(self) -> None:
         """Look again at VMs and networks whose rows somebody else changed; networks first, as VMs hang on them."""
         own = f"{OWN_NAMESPACE}/"
-        async for names in self._nb.changes():
+        async for names in self._nb.watch_changes():
             changed = sorted(one for one in names if one.startswith(OWN_NETWORK))
             for network in [one.removeprefix(OWN_NETWORK) for one in changed] if names else self.keys.list_names()[1]:
                 if self.informers.networks.get(network) is not None:  # else the cleanup looks at what is there of it
-                    self._look_again("network", network)
+                    self._requeue("network", network)
             if not names:
                 for vm in dict.fromkeys(self._vm_of_port.values()):
                     self._add(vm)
@@ -281,7 +278,7 @@ class NetworkController:
         notices: dict[str, Reason] = {}
         kept: set[str] = set()
         """Logical ports of what is refused now: a VM that runs never has less than before."""
-        ports = self.informers.ports.by_index(BY_VM, name)
+        ports = self.informers.ports.list_by_index(BY_VM, name)
         portless = portless_interfaces(vm, ports)
         for port in ports:
             network = self.informers.networks.get(present_network(port))
@@ -299,7 +296,7 @@ class NetworkController:
         if unreached:  # a target that was told that it can have the guest may have it; the cache may be older
             fresh = [await read(self._store, VirtualMachinePort, one) for one in planned]
             unreached = unreached if not all(was_prepared(one, place.move) for one in fresh) else {}
-        known, answers_all = self._vms.get(name), self._nb.features().arp_proxy_full
+        known, answers_all = self._vms.get(name), self._nb.read_features().arp_proxy_full
         routed = sorted({own.network.name for own in planned.values() if own.network.type == ROUTED})
         proxied = routed if not answers_all else []
         if place.move and not frozen and (known is None or known.move != place.move):
@@ -318,10 +315,10 @@ class NetworkController:
         try:
             receipt, result = await self._commit(wanted, place.move, queue)
         except Unknown:  # it may have been committed, and the next try then finds nothing to change
-            self._look_again("network", *proxied)
+            self._requeue("network", *proxied)
             raise
         if receipt.ops:
-            self._look_again("network", *proxied)
+            self._requeue("network", *proxied)
         self.keys.frozen.pop(name, None)
         if frozen:
             self.keys.frozen[name] = None
@@ -338,10 +335,10 @@ class NetworkController:
             self._events.report_port(port_name, problems.get(port_name))
         for port_name, problem in problems.items():
             await self._writer.write_port(port_name, refused_status(problem, place, now_at))
-        move = await self._prepared(name, place, planned, receipt, unreached) if place.move else {}
+        move = await self._prepare_moves(name, place, planned, receipt, unreached) if place.move else {}
         self._measure(name, place, planned, receipt)
         for port_name, own in planned.items():
-            binding = await self._sb.binding(interface_id(own.interface, own.mode, place.host))
+            binding = await self._sb.read_binding(interface_id(own.interface, own.mode, place.host))
             self._events.report_notice(port_name, notices.get(port_name))
             change = settled_status(
                 own,
@@ -349,7 +346,7 @@ class NetworkController:
                 notices.get(port_name),
                 bound=binding is not None and binding.chassis == self._chassis_of(place.host),
                 move=move.get(port_name),
-                announcements=self._announcements(port_name, own, place),
+                announcements=self._plan_announcements(port_name, own, place),
                 at=now_at,
             )
             await self._writer.write_port(port_name, change)
@@ -364,7 +361,7 @@ class NetworkController:
         What is noted lies in the store, in which another controller finds it. A store that goes back again has another
         incarnation, and says of older moves as well that they have ended.
         """
-        ports = self.informers.ports.by_index(BY_VM, name)
+        ports = self.informers.ports.list_by_index(BY_VM, name)
         if place.move and pause.incarnation:
             for one in ports:
                 await self._writer.write_port(one.name, noted_move(place, pause.incarnation))
@@ -392,14 +389,16 @@ class NetworkController:
             return problem
         assert network is not None
         assert vm is not None
-        addressed = await self._addresses.address(port, network, place)
+        addressed = await self._addresses.assign_addresses(port, network, place)
         if isinstance(addressed, Reason):
             return addressed
         mode, new_mode = port_mode(port, network), wanted_mode(port, network)
         if wanted != network.name:
-            notices[port.name] = reason(NetworkReason.NETWORK_CHANGED, vm=vm.name, network=network.name, wanted=wanted)
+            notices[port.name] = make_reason(
+                NetworkReason.NETWORK_CHANGED, vm=vm.name, network=network.name, wanted=wanted
+            )
         elif mode != new_mode:
-            notices[port.name] = reason(NetworkReason.MODE_CHANGED, vm=vm.name, mode=mode, wanted=new_mode)
+            notices[port.name] = make_reason(NetworkReason.MODE_CHANGED, vm=vm.name, mode=mode, wanted=new_mode)
         elif addressed.problem is not None:
             notices[port.name] = addressed.problem
         else:
@@ -416,7 +415,7 @@ class NetworkController:
         used: list[tuple[OwnVmInput, OwnVmResult]] = []
 
         def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
-            given = with_rows(wanted, rows, features)
+            given = set_rows(wanted, rows, features)
             result = OWN_VM.function(given)
             used[:] = [(given, result)]
             return result.ops
@@ -474,7 +473,7 @@ class NetworkController:
         async with self._chassis_lock:
             if self._chassis_read_s < asked_s:
                 began_s = self._clock.monotonic()
-                self._chassis = {one.name: one for one in await self._sb.chassis()}
+                self._chassis = {one.name: one for one in await self._sb.list_chassis()}
                 self._chassis_read_s = began_s
 
     def _chassis_of(self, host: str) -> str:
@@ -485,7 +484,7 @@ class NetworkController:
 
     # What is reported
 
-    async def _prepared(
+    async def _prepare_moves(
         self,
         name: str,
         place: VmPlace,
@@ -495,11 +494,11 @@ class NetworkController:
     ) -> dict[str, PortMove]:
         """Of each port, whether the target can take it over. ``unreached``: those whose network is not there."""
         target = self._chassis_of(place.target)
-        found = {one.name: one for one in await self._sb.chassis()}
-        known, features = self._vms[name], self._nb.features()
+        found = {one.name: one for one in await self._sb.list_chassis()}
+        known, features = self._vms[name], self._nb.read_features()
         moves = {}
         for port_name, own in planned.items():
-            binding = await self._sb.binding(interface_id(own.interface, own.mode, place.target))
+            binding = await self._sb.read_binding(interface_id(own.interface, own.mode, place.target))
             if binding is not None and target in binding.activated:
                 known.activated_s.setdefault(port_name, self._clock.monotonic())
             problem = unreached.get(port_name) or preparation_problem(
@@ -532,12 +531,12 @@ class NetworkController:
             SwitchOver(name, ended, switched, activated_s, chassis, receipt, known.decide_s, known.commit_s)
         )
 
-    def _announcements(self, name: str, own: OwnPort, place: VmPlace) -> tuple[Announcement, ...] | None:
+    def _plan_announcements(self, name: str, own: OwnPort, place: VmPlace) -> tuple[Announcement, ...] | None:
         """What the guest is told where it has just come from another host; ``None`` where it has not."""
         port = self.informers.ports.get(name)
         if own.network.type != "routed" or port is None or port.status.active_on in ("", place.host):
             return None
-        others = [one for one in self.informers.ports.by_index(BY_NETWORK, own.network.name) if one.name != name]
+        others = [one for one in self.informers.ports.list_by_index(BY_NETWORK, own.network.name) if one.name != name]
         neighbours = ((one, place_of(self.informers.vms.get(one.spec.vm)).host) for one in others)
         move = port.status.migration.id if port.status.migration is not None else ""
         return tell_guest(own, place.host, move, neighbours, self._neighbours_limit)

@@ -1,7 +1,7 @@
 """Copies of a VM: the places where it runs or ran, and what can be said of them.
 
 A pod or a libvirt domain becomes a copy at the edge; all decisions about the network are made on copies
-(docs/reference/network-decisions.md#copies).
+(docs/design/network-decisions.md#copies).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.network.names import LAYER2, LOCALNET
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 
 TimeText = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
 """A time of RFC 3339 with its zone, kept as it was written."""
@@ -233,8 +233,8 @@ def describe_lifecycle(question: CopyQuestion) -> CopyLifecycle:
     siblings = find_siblings(asked, question.copies)
     return CopyLifecycle(
         vm=asked.vm,
-        copies=_ids(find_copies(asked.vm, question.copies)),
-        siblings=_ids(siblings),
+        copies=_list_ids(find_copies(asked.vm, question.copies)),
+        siblings=_list_ids(siblings),
         stale=is_stale(asked, siblings),
         all_completed=all_completed(asked, siblings),
         ready=is_ready(asked, siblings),
@@ -242,7 +242,7 @@ def describe_lifecycle(question: CopyQuestion) -> CopyLifecycle:
     )
 
 
-def _ids(copies: Sequence[Copy]) -> tuple[str, ...]:
+def _list_ids(copies: Sequence[Copy]) -> tuple[str, ...]:
     return tuple(copy.id for copy in copies)
 
 
@@ -264,7 +264,7 @@ LIFECYCLE: Final = Decision(
 )
 MIGRATABLE: Final[Decision[MigratableInput, MigratableResult]] = Decision(
     "network.migratable",
-    lambda given: MigratableResult(copies=_ids(find_migratable(given.copies))),
+    lambda given: MigratableResult(copies=_list_ids(find_migratable(given.copies))),
     MigratableInput,
     MigratableResult,
     "Which copies take their addresses along",

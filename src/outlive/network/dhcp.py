@@ -2,7 +2,7 @@
 
 OVN answers on the hypervisor of the port, so the guest's lease is served alike everywhere as long as all ports of the
 VM refer to equal options: one row for each family of a VM, found by its id. Rows of two VMs are never shared, since the
-hostname differs (docs/reference/network-decisions.md#dhcp).
+hostname differs (docs/design/network-decisions.md#dhcp).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.network.addressing import HostAddress, find_ipv4, parse_address, parse_host
 from outlive.network.copies import VmKey, VmNameMissing
 from outlive.network.names import (
@@ -33,7 +33,7 @@ from outlive.network.names import (
     ZONE_KEY,
 )
 from outlive.network.operations import DHCP, PORTS, Columns, Op, Rows, RowsChange, change_rows, delete, find, upsert
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 
 DhcpRouter = Literal["link-local", "subnet"]
 """What guests of routed networks get as their router: the proxy address or the gateway of the home subnet."""
@@ -174,40 +174,27 @@ def compose_dhcp(question: DhcpQuestion) -> DhcpRows:
     v6: Columns | None = None
     for host in map(parse_host, question.addresses):
         if isinstance(host, IPv4Interface):
-            v4 = _row(question, host, _ipv4_options(question))
+            options = {
+                "server_id": PROXY_IPV4,
+                "server_mac": PROXY_MAC,
+                "lease_time": str(LEASE_S),
+                "hostname": f'"{question.vm}"',
+                "router": str(parse_address(question.ipv4_router)) if question.ipv4_router else "",
+                "dns_server": str(parse_address(question.ipv4_dns)) if question.ipv4_dns else "",
+                "mtu": str(question.ipv4_mtu) if question.ipv4_mtu > 0 else "",
+            }
+            v4 = _build_row(question, host, options)
         else:
-            v6 = _row(question, host, _ipv6_options(question))
+            options = {
+                "server_id": DHCPV6_SERVER_ID,
+                "fqdn": f'"{question.vm}"' if question.fqdn else "",
+                "dns_server": str(parse_address(question.ipv6_dns)) if question.ipv6_dns else "",
+            }
+            v6 = _build_row(question, host, options)
     return DhcpRows(v4=v4, v6=v6)
 
 
-def _ipv4_options(question: DhcpQuestion) -> dict[str, str]:
-    options = {
-        "server_id": PROXY_IPV4,
-        "server_mac": PROXY_MAC,
-        "lease_time": str(LEASE_S),
-        "hostname": f'"{question.vm}"',
-        "router": str(parse_address(question.ipv4_router)) if question.ipv4_router else "",
-        "dns_server": str(parse_address(question.ipv4_dns)) if question.ipv4_dns else "",
-        "mtu": str(question.ipv4_mtu) if question.ipv4_mtu > 0 else "",
-    }
-    return _without_empty(options)
-
-
-def _ipv6_options(question: DhcpQuestion) -> dict[str, str]:
-    options = {
-        "server_id": DHCPV6_SERVER_ID,
-        "fqdn": f'"{question.vm}"' if question.fqdn else "",
-        "dns_server": str(parse_address(question.ipv6_dns)) if question.ipv6_dns else "",
-    }
-    return _without_empty(options)
-
-
-def _without_empty(options: dict[str, str]) -> dict[str, str]:
-    """An option with an empty value makes OVN drop the whole flow, without a word."""
-    return {name: value for name, value in options.items() if value}
-
-
-def _row(question: DhcpQuestion, host: HostAddress, options: dict[str, str]) -> Columns:
+def _build_row(question: DhcpQuestion, host: HostAddress, options: dict[str, str]) -> Columns:
     vm = VmKey(question.namespace, question.vm)
     cidr = str(host.network)
     key = cidr.replace(":", ".")
@@ -219,7 +206,9 @@ def _row(question: DhcpQuestion, host: HostAddress, options: dict[str, str]) -> 
         ID_KEY: f"{question.controller}:{OWNER_TYPE}:{vm}:{key}",
         ZONE_KEY: LOCAL,
     }
-    return {"cidr": cidr, "options": options, "external_ids": external_ids}
+    # an option with an empty value makes OVN drop the whole flow, without a word
+    given = {name: value for name, value in options.items() if value}
+    return {"cidr": cidr, "options": given, "external_ids": external_ids}
 
 
 def choose_router(topology: str, gateways: Iterable[str], dhcp_router: DhcpRouter = "link-local") -> str:

@@ -2,7 +2,7 @@
 
 The decision knows no event: it compares the copies that exist with the rows that are there, and answers the operations
 between them. Called again with the rows that it made, it asks for nothing
-(docs/reference/network-decisions.md#networkfollow).
+(docs/design/network-decisions.md#networkfollow).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from outlive.network.routes import (
     plan_remote,
 )
 from outlive.network.switch_ports import PortRowInput, address_text, delete_ports, describe_port, ensure_port
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 
 
 class FollowInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -83,7 +83,7 @@ def follow_vm(given: FollowInput) -> FollowResult:
     living copies ensured with their DHCP rows. A zone that the VM has left deletes its DHCP rows at once, unless a
     failed migration may still bring it back.
     """
-    zone = _zone(given)
+    zone = _build_zone(given)
     copies = find_copies(given.vm, given.copies)
     living = [copy for copy in copies if not copy.completed]
     place = _find_place(given, living)
@@ -99,7 +99,7 @@ def follow_vm(given: FollowInput) -> FollowResult:
         if entry is None:
             why.append(f"{copy.namespace}/{copy.name} has no addresses yet: no port")
             continue
-        _ensure_port(draft, given, copy, entry, is_left=given.disable_source and _is_left(given, copy, living))
+        _ensure_port(draft, given, copy, entry, is_left=given.disable_source and _is_superseded(given, copy, living))
         if copy.migratable and entry.addresses and not has_left:
             draft.add(*_plan_dhcp(given, copy, entry, draft.rows))
     if not living:
@@ -117,7 +117,7 @@ def follow_vm(given: FollowInput) -> FollowResult:
     return FollowResult(ops=tuple(draft.ops), rows=draft.rows, why=tuple(why))
 
 
-def _zone(given: FollowInput) -> NetworkZone:
+def _build_zone(given: FollowInput) -> NetworkZone:
     local = given.local_hypervisors
     if given.zone_mode == "global":
         running = (copy.hypervisor for copy in given.copies if copy.hypervisor is not None)
@@ -145,7 +145,7 @@ def _can_serve(given: FollowInput, copy: Copy) -> bool:
     return copy.hypervisor is not None and entry is not None and bool(entry.addresses) and is_ready(copy, ())
 
 
-def _is_left(given: FollowInput, copy: Copy, living: Sequence[Copy]) -> bool:
+def _is_superseded(given: FollowInput, copy: Copy, living: Sequence[Copy]) -> bool:
     """True if the VM runs in a newer copy now.
 
     Of two that were created in the same second, only a ready time says which one took over.

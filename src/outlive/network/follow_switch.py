@@ -1,7 +1,7 @@
 """What the rows of one VM on a layer2 or localnet network have to be, in one database.
 
 Like ``follow``, it compares the copies that exist with the rows that are there. Here nothing is routed: of the ports of
-source and target the one where the VM runs is enabled (docs/reference/network-decisions.md#networkfollow_switch).
+source and target the one where the VM runs is enabled (docs/design/network-decisions.md#networkfollow_switch).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from outlive.network.switch_ports import (
     ensure_port,
     plan_switch_ports,
 )
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 
 
 class SwitchFollowInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -85,14 +85,28 @@ def follow_switch(given: SwitchFollowInput) -> FollowResult:
     why = [f"{given.vm} on {given.network}: {status.state if status is not None else 'no migration'}"]
 
     draft = RowsDraft(given.rows)
-    kept = {_name(given, one) for one in copies.values() if not one.completed and one.id not in plan.delete}
+    kept = {_name_port(given, one) for one in copies.values() if not one.completed and one.id not in plan.delete}
     for name in delete_ports(draft, given.vm, given.attachment, keep=kept):
         why.append(f"port {name} is deleted: this database must not have it")
     for copy, port in sorted(ready, key=lambda one: bool(one[1].addresses)):
         _ensure_port(draft, given, copy, port)
-    served = [copy for copy, _ in ready if copy.hypervisor in _local(given) and _is_served(given, copy)]
+    served = [copy for copy, _ in ready if copy.hypervisor in _local_hypervisors(given) and _is_served(given, copy)]
     for copy in served:
-        draft.add(*plan_dhcp(_dhcp_port(given, copy, draft.rows)).ops)
+        entry = copy.networks[given.attachment]
+        question = DhcpPortInput(
+            controller=given.controller,
+            topology=given.topology,
+            namespace=given.vm.namespace,
+            vm=given.vm.name,
+            port=_name_port(given, copy),
+            addresses=entry.addresses,
+            gateways=entry.gateways,
+            dns_service_ips=given.dns_service_ips,
+            mtu=given.mtu or 0,
+            fqdn=given.fqdn,
+            rows=draft.rows,
+        )
+        draft.add(*plan_dhcp(question).ops)
     if not served:
         draft.add(delete(DHCP, {"external_ids": {NAME_KEY: str(given.vm), OWNER_KEY: given.controller}}))
     return FollowResult(ops=tuple(draft.ops), rows=draft.rows, why=tuple(why))
@@ -110,10 +124,10 @@ def _plan(given: SwitchFollowInput, status: MigrationStatus | None, copies: list
         SwitchPortsInput(
             topology=given.topology,
             transport=given.transport,
-            local_hypervisors=_local(given),
+            local_hypervisors=_local_hypervisors(given),
             state=status.state if status is not None else None,
-            source=_place(source),
-            target=_place(target),
+            source=_locate(source),
+            target=_locate(target),
             mac=entry.mac,
             addresses=entry.addresses,
             port_security=given.port_security,
@@ -121,7 +135,7 @@ def _plan(given: SwitchFollowInput, status: MigrationStatus | None, copies: list
     )
 
 
-def _place(copy: Copy | None) -> CopyPlace | None:
+def _locate(copy: Copy | None) -> CopyPlace | None:
     """Where the copy is; a completed one is gone, whatever its state in the migration."""
     if copy is None or copy.completed or copy.host_network:
         return None
@@ -134,14 +148,14 @@ def _find_entry(given: SwitchFollowInput, copies: Iterable[Copy | None]) -> Port
     return next((entry for entry in entries if entry is not None), None)
 
 
-def _local(given: SwitchFollowInput) -> tuple[str, ...]:
+def _local_hypervisors(given: SwitchFollowInput) -> tuple[str, ...]:
     if given.zone_mode != "global":
         return given.local_hypervisors
     running = (copy.hypervisor for copy in given.copies if copy.hypervisor is not None)
     return tuple(dict.fromkeys((*given.local_hypervisors, *running)))
 
 
-def _name(given: SwitchFollowInput, copy: Copy) -> str:
+def _name_port(given: SwitchFollowInput, copy: Copy) -> str:
     return port_name(copy.namespace, copy.name, given.attachment)
 
 
@@ -150,13 +164,13 @@ def _ensure_port(draft: RowsDraft, given: SwitchFollowInput, copy: Copy, port: S
     ensure_port(
         draft,
         given.vm,
-        name=_name(given, copy),
+        name=_name_port(given, copy),
         switch=switch_name(given.network, given.topology),
         row=describe_port(
             PortRowInput(
                 topology=given.topology,
                 interconnect=given.zone_mode == "interconnect" and given.transport == "overlay",
-                local=hypervisor in _local(given),
+                local=hypervisor in _local_hypervisors(given),
                 copy=copy.id,
                 chassis=given.chassis.get(hypervisor, hypervisor),
                 tunnel_id=copy.networks[given.attachment].tunnel_id,
@@ -174,23 +188,6 @@ def _ensure_port(draft: RowsDraft, given: SwitchFollowInput, copy: Copy, port: S
 def _is_served(given: SwitchFollowInput, copy: Copy) -> bool:
     needs = needs_dhcp(given.topology, given.role, vm=True, migratable=copy.migratable)
     return needs and bool(copy.networks[given.attachment].addresses)
-
-
-def _dhcp_port(given: SwitchFollowInput, copy: Copy, rows: Rows) -> DhcpPortInput:
-    entry = copy.networks[given.attachment]
-    return DhcpPortInput(
-        controller=given.controller,
-        topology=given.topology,
-        namespace=given.vm.namespace,
-        vm=given.vm.name,
-        port=_name(given, copy),
-        addresses=entry.addresses,
-        gateways=entry.gateways,
-        dns_service_ips=given.dns_service_ips,
-        mtu=given.mtu or 0,
-        fqdn=given.fqdn,
-        rows=rows,
-    )
 
 
 FOLLOW_SWITCH: Final = Decision(

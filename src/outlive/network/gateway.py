@@ -2,7 +2,7 @@
 
 On a routed network a proxy on each hypervisor's switch answers for the gateway and for neighbours of the home subnet
 with one MAC that is the same everywhere. Where the gateway's MAC changes with the hypervisor, the target's is announced
-(docs/reference/network-decisions.md#gateway).
+(docs/design/network-decisions.md#gateway).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput, Invalid
+from outlive.base import BadInput, Invalid
 from outlive.network.addressing import (
     Address,
     derive_link_local,
@@ -41,7 +41,7 @@ from outlive.network.names import (
     switch_port_to_router,
 )
 from outlive.network.status import MigrationState
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 
 INTERFACE_LENGTH: Final = 15
 """Characters that Linux allows in an interface's name."""
@@ -207,17 +207,21 @@ def advertise_gateway(given: GatewayAdvertisementsInput) -> GatewayAdvertisement
     if given.state is not MigrationState.TARGET_READY or address is None:
         return GatewayAdvertisements(advertisements=())
     guest = (parse_mac(given.mac), str(address))
+    prefixes: tuple[PrefixInformation, ...] = ()
     if given.transit_router:
         if not given.gateways:
             raise GatewaysMissing(f"{address} has no gateway", remedy="wait until the target's annotation has one")
-        others, own, prefixes = list(given.join_addresses), given.gateways[0], _dead_prefix(given.join_subnet_v6)
+        others, own = list(given.join_addresses), given.gateways[0]
+        if given.join_subnet_v6:
+            prefix = str(parse_subnet(given.join_subnet_v6))
+            prefixes = (PrefixInformation(prefix=prefix, on_link=True, autonomous=True),)
     else:
         own = _first_join_address(given.join_addresses.get(given.target, ()))
         if not own:
             raise GatewaysMissing(
                 f"the router of {given.target[:80]!r} has no join address", remedy="give joinAddresses of the target"
             )
-        others, prefixes = [one for one in given.join_addresses if one != given.target], ()
+        others = [one for one in given.join_addresses if one != given.target]
     joins = [_first_join_address(given.join_addresses[one]) for one in others]
     withdrawn = [_advertise(join, guest, lifetime=0) for join in joins if join]
     return GatewayAdvertisements(
@@ -229,12 +233,6 @@ def _first_join_address(addresses: Sequence[str]) -> str:
     """That by which a router's MAC is derived: the IPv4 one in dual stack; empty: it has none."""
     found = [parse_any(one) for one in addresses]
     return next((str(one) for one in found if isinstance(one, IPv4Address)), str(found[0]) if found else "")
-
-
-def _dead_prefix(subnet: str) -> tuple[PrefixInformation, ...]:
-    if not subnet:
-        return ()
-    return (PrefixInformation(prefix=str(parse_subnet(subnet)), on_link=True, autonomous=True),)
 
 
 def _advertise(

@@ -14,14 +14,22 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from outlive.base.clock import Clock
+from outlive.base import Clock
 from outlive.network.informers import BY_BRIDGE, BY_NETWORK, BY_VM, NetworkInformers
 from outlive.network.views import lacks_ovn, reaches_host
-from outlive.resources import Hypervisor, Resource, VirtualMachine, VirtualMachinePort, VirtualNetwork
-from outlive.resources.networks import IN_OVN, bridge_name, bridges_in, is_made_by_hosts, present_type
-from outlive.runtime.controller import ControllerRun, Options, Requeue, Watch
-from outlive.runtime.election import Elector
-from outlive.runtime.manager import Manager
+from outlive.resources import (
+    IN_OVN,
+    Hypervisor,
+    Resource,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualNetwork,
+    bridge_name,
+    bridges_in,
+    is_made_by_hosts,
+    present_type,
+)
+from outlive.runtime import ControllerOptions, ControllerRun, Elector, Manager, Requeue, Watch
 from outlive.store import Store, compare_and_swap
 
 MAX_PARALLEL: Final = 8
@@ -103,13 +111,13 @@ def with_host_limits(objects: Iterable[Resource]) -> Iterator[Resource]:
     reached = ReachedHosts(one for one in found if isinstance(one, Hypervisor))
     for one in found:
         yield (
-            _limited(one, reached_hosts(one, ports.get(one.name, ()), names, reached))
+            _set_hosts(one, reached_hosts(one, ports.get(one.name, ()), names, reached))
             if isinstance(one, VirtualMachine)
             else one
         )
 
 
-def _limited(vm: VirtualMachine, hosts: dict[str, tuple[str, ...]]) -> VirtualMachine:
+def _set_hosts(vm: VirtualMachine, hosts: dict[str, tuple[str, ...]]) -> VirtualMachine:
     if vm.status.network_hosts == hosts:
         return vm
     return _replace(vm, status=_replace(vm.status, network_hosts=hosts))
@@ -139,7 +147,7 @@ class NetworkHostLimits:
             Watch(informers.hosts, self._host_keys),
             Watch(informers.vms, self._vm_keys),
         )
-        options = Options(keys=(HOSTS_KEY,))
+        options = ControllerOptions(keys=(HOSTS_KEY,))
         self._run = manager.add_controller(self, watches, MAX_PARALLEL, elector=elector, options=options)
 
     async def reconcile(self, key: str) -> Requeue | None:
@@ -153,12 +161,12 @@ class NetworkHostLimits:
         if cached is None:
             return None
         names = NetworkNames(informers.networks.get, self._network_of)
-        hosts = reached_hosts(cached, informers.ports.by_index(BY_VM, key), names, self._reached)
+        hosts = reached_hosts(cached, informers.ports.list_by_index(BY_VM, key), names, self._reached)
         if cached.status.network_hosts == hosts:
             return None
 
         def write(now: VirtualMachine | None) -> VirtualMachine | None:
-            return None if now is None or now.status.network_hosts == hosts else _limited(now, hosts)
+            return None if now is None or now.status.network_hosts == hosts else _set_hosts(now, hosts)
 
         await compare_and_swap(self._store, VirtualMachine, key, write, clock=self._clock, cache=informers.vms.get)
         return None
@@ -202,14 +210,14 @@ class NetworkHostLimits:
         attached = bridges_in(new.spec.definition)
         if before == (new.status.network_hosts, attached):
             return ()
-        is_limited = bool(new.status.network_hosts or attached or self._informers.ports.by_index(BY_VM, new.name))
+        is_limited = bool(new.status.network_hosts or attached or self._informers.ports.list_by_index(BY_VM, new.name))
         if before is not None and before[1] != attached:
             is_limited = True
         return (new.name,) if is_limited else ()
 
     def _vms_on(self, network: VirtualNetwork) -> dict[str, None]:
-        found = {port.spec.vm: None for port in self._informers.ports.by_index(BY_NETWORK, network.name)}
+        found = {port.spec.vm: None for port in self._informers.ports.list_by_index(BY_NETWORK, network.name)}
         if is_made_by_hosts(network):
             bridge = bridge_name(network.spec.vni)
-            found |= {vm.name: None for vm in self._informers.vms.by_index(BY_BRIDGE, bridge)}
+            found |= {vm.name: None for vm in self._informers.vms.list_by_index(BY_BRIDGE, bridge)}
         return found

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.clock import Clock
+from outlive.base import Clock
 from outlive.network.addressing import address_key, mac_key
 from outlive.network.views import PortFacts, VmPlace, reach_problem
 from outlive.resources import (
@@ -21,11 +21,14 @@ from outlive.resources import (
     VirtualMachinePortStatus,
     VirtualNetwork,
     VirtualNetworkStatus,
+    bridges_in,
+    is_interface_id,
+    present_network,
+    vm_and_index,
 )
-from outlive.resources.networks import bridges_in, is_interface_id, present_network, vm_and_index
 from outlive.resources.reasons import Reason, render
-from outlive.runtime.informer import Informer
-from outlive.store import Store, compare_and_swap
+from outlive.runtime import Informer
+from outlive.store import Store, change_status
 
 BY_VM: Final = "vm"
 BY_NETWORK: Final = "network"
@@ -88,24 +91,24 @@ class NetworkInformers:
     def facts_of(self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace, overlaps: str) -> PortFacts:
         """What the port is judged by; ``overlaps`` as there."""
         hosts = {one: found for one in (place.host, place.target) if (found := self.hosts.get(one)) is not None}
-        same_mac = self.ports.by_index(BY_MAC, f"{port.spec.network}/{mac_key(port.spec.mac)}")
+        same_mac = self.ports.list_by_index(BY_MAC, f"{port.spec.network}/{mac_key(port.spec.mac)}")
         number = vm_and_index(port.name)[1]
         defined = vm.spec.ports[number] if vm is not None and 0 <= number < len(vm.spec.ports) else ""
-        same_interface = self.vms.by_index(BY_INTERFACE, defined.lower())
+        same_interface = self.vms.list_by_index(BY_INTERFACE, defined.lower())
         network = self.networks.get(port.spec.network)
         return PortFacts(port, network, vm, place, hosts, overlaps, same_mac, same_interface)
 
     def rivals_of(self, *vms: VirtualMachine | None) -> set[str]:
         """Names of other VMs that have an interface id of one of these."""
         interfaces = {one for vm in vms if vm is not None for one in interfaces_of(vm)}
-        names = {found.name for one in interfaces for found in self.vms.by_index(BY_INTERFACE, one)}
+        names = {found.name for one in interfaces for found in self.vms.list_by_index(BY_INTERFACE, one)}
         return names - {vm.name for vm in vms if vm is not None}
 
     def vms_at(self, *ports: VirtualMachinePort | None) -> set[str]:
         """Names of VMs with ports that have, or are to have, an address of one of these."""
         found = [one for one in ports if one is not None]
         keys = {"/".join(key) for one in found for key in (*wanted_addresses(one), *granted_addresses(one))}
-        return {port.spec.vm for key in keys for port in self.ports.by_index(BY_ADDRESS, key)}
+        return {port.spec.vm for key in keys for port in self.ports.list_by_index(BY_ADDRESS, key)}
 
     def find_unreached(self, ports: Iterable[str], host: str) -> dict[str, Reason]:
         """Those of the ports whose networks do not reach the host, and why."""
@@ -142,11 +145,9 @@ class StatusWriter:
         return after
 
     async def _write(self, kind: Any, name: str, change: Any, cache: Callable[[str], Any]) -> Any:
-        def write(now: Any) -> Any:
-            status = change(now.status) if now is not None else None
-            return None if status is None or status == now.status else _replace(now, status=status)
-
-        return await compare_and_swap(self._store, kind, name, write, clock=self._clock, cache=cache)
+        return await change_status(
+            self._store, kind, name, lambda now: change(now.status), clock=self._clock, cache=cache
+        )
 
 
 def condition_of(kind: str, problem: Reason | None, at: datetime | None) -> Condition:

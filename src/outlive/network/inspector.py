@@ -10,23 +10,22 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.errors import NotFound, Refused, Unavailable
+from outlive.base import Clock, NotFound, Refused, Unavailable
 from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers
 from outlive.network.inspection import (
     FINDINGS_LIMIT,
     NetworkFinding,
     NetworkInspection,
+    build_finding,
     compare_rows,
     find_named,
     find_row_conflicts,
-    finding,
     judge_binding,
     judge_learned,
 )
 from outlive.network.names import CLUSTER_ROUTER, ROUTED
 from outlive.network.operations import PORTS, ROUTER_PORTS, Rows
-from outlive.network.own_vms import OwnPort, OwnVmInput, own_vm_scope, plan_own_vm, with_rows
+from outlive.network.own_vms import OwnPort, OwnVmInput, own_vm_scope, plan_own_vm, set_rows
 from outlive.network.packets import TracePacket, TracePort, compose_packet, compose_packets, trace_port
 from outlive.network.ports import (
     Chassis,
@@ -55,9 +54,8 @@ from outlive.network.views import (
     wants_address,
     was_prepared,
 )
-from outlive.resources import VirtualMachinePort
-from outlive.resources.networks import interface_id
-from outlive.resources.reasons import NetworkReason, Reason, reason, render
+from outlive.resources import VirtualMachinePort, interface_id
+from outlive.resources.reasons import NetworkReason, Reason, make_reason, render
 
 SETTLE_S: Final = 1.0
 """After so long what differs is looked at again."""
@@ -91,24 +89,24 @@ class NetworkInspector:
 
     async def inspect(self, name: str = "") -> NetworkInspection:
         """All networks and VMs, or one of them; ``NotFound``. ``Unavailable`` where OVN does not answer."""
-        rows = await self._nb.rows()
+        rows = await self._nb.read_rows()
         vms, networks = self._scope_of(name, rows)
-        chassis = await self._sb.chassis()
+        chassis = await self._sb.list_chassis()
         found = await self._compare(vms, networks, chassis)
         if found:
             await self._clock.sleep(SETTLE_S)
             again = {one.about.partition("/")[2] for one in found}
             ports = self._informers.ports
             again |= {port.spec.vm for one in again if (port := ports.get(one)) is not None}
-            chassis = await self._sb.chassis()
+            chassis = await self._sb.list_chassis()
             found = await self._compare(
                 [one for one in vms if one in again], [one for one in networks if one in again], chassis
             )
-            rows = await self._nb.rows()
+            rows = await self._nb.read_rows()
         abouts = {*(f"VirtualMachine/{one}" for one in vms), *(f"VirtualNetwork/{one}" for one in networks)}
         found += find_row_conflicts(rows, abouts if name else None)
         change = await last_change(self._nb)
-        found += await self._silent(chassis, change, vms)
+        found += await self._find_silent_chassis(chassis, change, vms)
         ports_count = sum(len(self._ports_of(one)) for one in vms)
         return NetworkInspection(
             networks=len(networks),
@@ -129,11 +127,14 @@ class NetworkInspector:
         if sender:
             sources = self._trace_ports(sender)
             targets = [to] if to else [one.partition("/")[0] for port in ports for one in port.addresses]
-            packets = [compose_packet(sources[0], one, (*ports, *self._others(sources[0]))) for one in targets]
+            packets = [compose_packet(sources[0], one, (*ports, *self._other_ports(sources[0]))) for one in targets]
         for port in ports if not sender else ():
-            others = self._others(port)
+            others = self._other_ports(port)
             packets += [compose_packet(port, to, others)] if to else compose_packets(port, others)
-        names = self._port_names(packets)
+        names: dict[str, str] = {}
+        for own in self._informers.ports.items() if packets else ():
+            for host, interface in own.status.interfaces.items():
+                names[interface] = f"{own.name} on {host}" if len(own.status.interfaces) > 1 else own.name
         return [await self._follow(packet, names) for packet in packets[:PACKETS_LIMIT]]
 
     async def _follow(self, packet: TracePacket, names: Mapping[str, str]) -> TraceAnswer:
@@ -142,7 +143,7 @@ class NetworkInspector:
         async with self._tracing:
             text = await self._tracer.trace(packet.switch, packet.flow)
         passed = traced_ports(text)
-        rows = await self._nb.rows(Scope(ports=passed, names=passed))
+        rows = await self._nb.read_rows(Scope(ports=passed, names=passed))
         places = {row["name"]: row.get("switch", "") for row in rows.get(PORTS, ())}
         places |= {row["name"]: row.get("router") or CLUSTER_ROUTER for row in rows.get(ROUTER_PORTS, ())}
         return read_trace(packet, text, names, places)
@@ -163,10 +164,10 @@ class NetworkInspector:
             raise Refused(f"{name} cannot be traced: {why.text}", remedy=why.remedy)
         return found
 
-    def _others(self, port: TracePort) -> list[TracePort]:
+    def _other_ports(self, port: TracePort) -> list[TracePort]:
         """Some further ports, those of its own network first, and of these those of other hosts."""
         found: list[TracePort] = []
-        mine = self._informers.ports.by_index(BY_NETWORK, port.network)
+        mine = self._informers.ports.list_by_index(BY_NETWORK, port.network)
         routed = [
             one for one in self._informers.ports.items() if port.type == ROUTED and one.spec.network != port.network
         ]
@@ -176,14 +177,6 @@ class NetworkInspector:
                 if isinstance(own, OwnPort):
                     found.append(trace_port(one.name, own, place_of(self._informers.vms.get(one.spec.vm))))
         return sorted(found, key=lambda one: (one.network != port.network, one.switch == port.switch))
-
-    def _port_names(self, packets: list[TracePacket]) -> dict[str, str]:
-        """Logical port → the port's name and its VM, in words."""
-        found = {}
-        for port in self._informers.ports.items() if packets else ():
-            for host, interface in port.status.interfaces.items():
-                found[interface] = f"{port.name} on {host}" if len(port.status.interfaces) > 1 else port.name
-        return found
 
     def planned_ports(self, vm: str) -> dict[str, OwnPort | Reason]:
         """Of each port of a VM that is meant to be in OVN, its plan or why there is none."""
@@ -201,7 +194,7 @@ class NetworkInspector:
         return found
 
     def _ports_of(self, vm: str) -> list[VirtualMachinePort]:
-        ports = self._informers.ports.by_index(BY_VM, vm)
+        ports = self._informers.ports.list_by_index(BY_VM, vm)
         return [one for one in ports if is_programmed(self._informers.networks.get(one.spec.network))]
 
     def _scope_of(self, name: str, rows: Rows) -> tuple[list[str], list[str]]:
@@ -212,7 +205,7 @@ class NetworkInspector:
         if not name:
             return sorted(vms), sorted(networks)
         if name in networks:
-            ports = self._informers.ports.by_index(BY_NETWORK, name)
+            ports = self._informers.ports.list_by_index(BY_NETWORK, name)
             return sorted({one.spec.vm for one in ports}), [name]
         if name in vms or self._informers.vms.get(name) is not None:
             return [name], []
@@ -223,26 +216,28 @@ class NetworkInspector:
     async def _compare(self, vms: list[str], networks: list[str], chassis: list[Chassis]) -> list[NetworkFinding]:
         found: list[NetworkFinding] = []
         for name in networks:
-            found += await self._network(name)
+            found += await self._inspect_network(name)
         for name in vms:
-            found += await self._vm(name, chassis)
+            found += await self._inspect_vm(name, chassis)
         return found
 
-    async def _network(self, name: str) -> Iterator[NetworkFinding]:
+    async def _inspect_network(self, name: str) -> Iterator[NetworkFinding]:
         network, about = self._informers.networks.get(name), f"VirtualNetwork/{name}"
         if network is not None:
             problem = network_problem(network, self._switches.overlap_of(name))
             if problem is not None:
-                return iter((finding(about, problem),))
-        features = self._nb.features()
-        rows = await self._nb.rows(topology_scope(self._switches.topology_of(name, network, {}, features)))
+                return iter((build_finding(about, problem),))
+        features = self._nb.read_features()
+        rows = await self._nb.read_rows(topology_scope(self._switches.topology_of(name, network, {}, features)))
         result = plan_topology(self._switches.topology_of(name, network, rows, features))
-        others = [finding(about, foreign_reason(one)) for one in result.foreign]
+        others = [build_finding(about, foreign_reason(one)) for one in result.foreign]
         return iter((*others, *compare_rows(about, result.ops, rows)))
 
-    async def _vm(self, name: str, chassis: list[Chassis]) -> list[NetworkFinding]:
+    async def _inspect_vm(self, name: str, chassis: list[Chassis]) -> list[NetworkFinding]:
         place, planned = place_of(self._informers.vms.get(name)), self.planned_ports(name)
-        found = [finding(f"VirtualMachinePort/{port}", why) for port, why in planned.items() if isinstance(why, Reason)]
+        found = [
+            build_finding(f"VirtualMachinePort/{port}", why) for port, why in planned.items() if isinstance(why, Reason)
+        ]
         good = {port: own for port, own in planned.items() if isinstance(own, OwnPort)}
         is_ready = all(was_prepared(self._informers.ports.get(one), place.move) for one in good)
         if not is_ready and self._informers.find_unreached(good, place.target):
@@ -255,23 +250,29 @@ class NetworkInspector:
             ports=tuple(good.values()),
             kept=tuple(sorted(self._kept_names(name, place, planned))),
             portless=tuple(
-                portless_interfaces(self._informers.vms.get(name), self._informers.ports.by_index(BY_VM, name)).values()
+                portless_interfaces(
+                    self._informers.vms.get(name), self._informers.ports.list_by_index(BY_VM, name)
+                ).values()
             ),
             chassis={one: self._chassis_of(one, chassis) for one in hosts},
         )
-        rows = await self._nb.rows(own_vm_scope(given))
-        result = plan_own_vm(with_rows(given, rows, self._nb.features()))
+        rows = await self._nb.read_rows(own_vm_scope(given))
+        result = plan_own_vm(set_rows(given, rows, self._nb.read_features()))
         found += compare_rows(f"VirtualMachine/{name}", result.ops, rows)
         found += [
-            finding(f"VirtualMachine/{name}", reason(NetworkReason.NO_PORT, vm=name, interface=one))
+            build_finding(f"VirtualMachine/{name}", make_reason(NetworkReason.NO_PORT, vm=name, interface=one))
             for one in result.portless
         ]
         for port, own in good.items():
             about = f"VirtualMachinePort/{port}"
             if own.interface in result.foreign:
-                found.append(finding(about, foreign_reason(result.foreign[own.interface])))
+                found.append(build_finding(about, foreign_reason(result.foreign[own.interface])))
             else:
-                found += [one for one in await self._bound(about, port, own, place, given.chassis) if one is not None]
+                found += [
+                    one
+                    for one in await self._inspect_binding(about, port, own, place, given.chassis)
+                    if one is not None
+                ]
         return found
 
     def _kept_names(self, vm: str, place: VmPlace, planned: Mapping[str, OwnPort | Reason]) -> set[str]:
@@ -281,7 +282,7 @@ class NetworkInspector:
         found = [row_names(port, record, place) for port in refused if port is not None and place.host]
         return set().union(*found)
 
-    async def _bound(
+    async def _inspect_binding(
         self, about: str, name: str, own: OwnPort, place: VmPlace, chassis: dict[str, str]
     ) -> list[NetworkFinding | None]:
         """The binding of a port; after a switch-over also what routers have learned of its addresses."""
@@ -289,7 +290,7 @@ class NetworkInspector:
         if vm is not None and vm.spec.power_state == "stopped":
             return []
         interface = interface_id(own.interface, own.mode, place.host)
-        binding = await self._sb.binding(interface)
+        binding = await self._sb.read_binding(interface)
         found = [judge_binding(about, interface, place.host, chassis[place.host], binding)]
         if port is not None and port.status.switched_at is not None:
             for cidr in own.addresses:
@@ -300,32 +301,35 @@ class NetworkInspector:
     def _chassis_of(self, host: str, known: list[Chassis]) -> str:
         return host_chassis(self._informers.hosts.get(host), host, known)
 
-    async def _silent(self, chassis: list[Chassis], change: int, vms: list[str]) -> list[NetworkFinding]:
+    async def _find_silent_chassis(self, chassis: list[Chassis], change: int, vms: list[str]) -> list[NetworkFinding]:
         """Chassis of hosts of these VMs that do not follow OVN's changes."""
         places = [place_of(self._informers.vms.get(one)) for one in vms if self._ports_of(one)]
         hosts = sorted({host for place in places for host in (place.host, place.target) if host})
         by_chassis = {self._chassis_of(host, chassis): host for host in hosts}
         known = {one.name: one for one in chassis}
         found = [
-            finding(f"Hypervisor/{host}", reason(NetworkReason.NO_CHASSIS, host=host))
+            build_finding(f"Hypervisor/{host}", make_reason(NetworkReason.NO_CHASSIS, host=host))
             for name, host in by_chassis.items()
             if name not in known
         ]
-        applied = await self._nb.applied(
+        applied = await self._nb.wait_applied(
             Receipt(nb_cfg=change), on=[one for one in by_chassis if one in known], limit_s=ANSWER_S
         )
         if len(applied.behind) > 1 and len({known[one].nb_cfg for one in applied.behind}) == 1 == len(
             {one.nb_cfg for one in chassis}
         ):
             since = known[applied.behind[0]].nb_cfg
-            return [*found, finding("OVN/northd", reason(NetworkReason.NORTHD_BEHIND, change=since, now=change))]
+            return [
+                *found,
+                build_finding("OVN/northd", make_reason(NetworkReason.NORTHD_BEHIND, change=since, now=change)),
+            ]
         for name in applied.behind:
-            why = reason(
+            why = make_reason(
                 NetworkReason.CHASSIS_SILENT,
                 chassis=name,
                 change=known[name].nb_cfg,
                 now=change,
                 host=by_chassis[name],
             )
-            found.append(finding(f"Hypervisor/{by_chassis[name]}", why))
+            found.append(build_finding(f"Hypervisor/{by_chassis[name]}", why))
         return found

@@ -1,4 +1,4 @@
-"""Names and numbers that OVN's rows and Kubernetes' objects have (docs/reference/network-decisions.md#names).
+"""Names and numbers that OVN's rows and Kubernetes' objects have (docs/design/network-decisions.md#names).
 
 They are those that ovn-kubernetes writes, so that rows of Outlive can be read with the tools and habits that operators
 already have.
@@ -86,7 +86,7 @@ def switch_port_to_router(switch: str) -> str:
     return f"stor-{switch}"
 
 
-def flat(name: str) -> str:
+def flatten_name(name: str) -> str:
     """A name of a network or of an attachment, as names of OVN rows have it."""
     return name.replace("-", ".").replace("/", ".")
 
@@ -94,7 +94,7 @@ def flat(name: str) -> str:
 def port_name(namespace: str, name: str, nad: str = DEFAULT_NETWORK) -> str:
     """The logical port of a pod, which is its interface's id too."""
     own = f"{namespace}_{name}"
-    return own if nad == DEFAULT_NETWORK else f"{flat(nad)}_{own}"
+    return own if nad == DEFAULT_NETWORK else f"{flatten_name(nad)}_{own}"
 
 
 def controller_name(network: str) -> str:
@@ -104,4 +104,4 @@ def controller_name(network: str) -> str:
 
 def switch_name(network: str, topology: str) -> str:
     """The logical switch of a layer2 or localnet network of pods."""
-    return f"{flat(network)}_ovn_{topology}_switch"
+    return f"{flatten_name(network)}_ovn_{topology}_switch"

@@ -78,7 +78,7 @@ def delete(table: str, *where: Columns) -> Op:
 
 def has(row: Columns, columns: Columns) -> bool:
     """True if the row has these columns; of maps, these keys. ``None``: the row does not have the column or the key."""
-    return all(_value(row, place) == value for place, value in _flatten(columns))
+    return all(_read_value(row, place) == value for place, value in _flatten(columns))
 
 
 def find(rows: Iterable[Columns], where: Sequence[Columns]) -> list[Columns]:
@@ -90,7 +90,7 @@ def find(rows: Iterable[Columns], where: Sequence[Columns]) -> list[Columns]:
     return [
         row
         for row in rows
-        if any(tuple(_value(row, place) for place in form) in values for form, values in forms.items())
+        if any(tuple(_read_value(row, place) for place in form) in values for form, values in forms.items())
     ]
 
 
@@ -104,19 +104,19 @@ def _flatten(columns: Columns) -> list[tuple[_Place, Any]]:
         if isinstance(value, dict):
             flat += [((name, key), one) for key, one in value.items()]
         else:
-            flat.append(((name, None), _comparable(value)))
+            flat.append(((name, None), _normalise_value(value)))
     return sorted(flat, key=lambda one: (one[0][0], one[0][1] or ""))
 
 
-def _value(row: Columns, place: _Place) -> Any:
+def _read_value(row: Columns, place: _Place) -> Any:
     name, key = place
     value = row.get(name)
     if key is None:
-        return _comparable(value)
+        return _normalise_value(value)
     return value.get(key) if isinstance(value, dict) else None
 
 
-def _comparable(value: Any) -> Any:
+def _normalise_value(value: Any) -> Any:
     if isinstance(value, str):
         return value or None
     if is_empty(value):
@@ -133,7 +133,7 @@ def is_empty(value: Any) -> bool:
 
 def is_same(value: Any, other: Any) -> bool:
     """True if a column with these values is the same: all that is empty is, and lists in another order are."""
-    return bool(_comparable(value) == _comparable(other))
+    return bool(_normalise_value(value) == _normalise_value(other))
 
 
 def is_same_row(row: Columns, other: Columns) -> bool:
@@ -150,7 +150,7 @@ def without_empty(rows: Rows) -> Rows:
     }
 
 
-def patched(row: Columns, patch: Columns) -> Columns:
+def patch_row(row: Columns, patch: Columns) -> Columns:
     """The row after the patch; columns that are empty now are left out."""
     after = dict(row)
     for name, value in patch.items():
@@ -179,14 +179,14 @@ def apply(rows: Rows, ops: Iterable[Op]) -> Rows:
             after[op.table] = kept
             if op.table == DHCP and found:
                 gone = {row.get("external_ids", {}).get(ID_KEY) for row in found}
-                after[PORTS] = [_without(port, gone) for port in after.get(PORTS, [])]
+                after[PORTS] = [_remove_options(port, gone) for port in after.get(PORTS, [])]
             elif op.table == SWITCHES and found:
                 switches = {row.get("name") for row in found} - {row.get("name") for row in kept}
                 after[PORTS] = [port for port in after.get(PORTS, []) if port.get("switch") not in switches]
         elif found:
-            after[op.table] = [patched(row, op.patch) if row is found[0] else row for row in kept]
+            after[op.table] = [patch_row(row, op.patch) if row is found[0] else row for row in kept]
         else:
-            table.append(patched({}, op.patch))
+            table.append(patch_row({}, op.patch))
     return after
 
 
@@ -197,18 +197,18 @@ class RowsDraft:
         self.rows = without_empty(rows)
         self.ops: list[Op] = []
 
-    def table(self, name: str) -> list[Columns]:
+    def table_rows(self, name: str) -> list[Columns]:
         """The rows of a table as they are now."""
         return self.rows.get(name, [])
 
     def find(self, table: str, where: Columns | Sequence[Columns]) -> list[Columns]:
         """The rows that an operation would find now."""
-        return find(self.table(table), (where,) if isinstance(where, dict) else where)
+        return find(self.table_rows(table), (where,) if isinstance(where, dict) else where)
 
     def add(self, *ops: Op) -> None:
         """Carry out these operations; those that change nothing are dropped."""
         for op in ops:
-            before, after = self.table(op.table), apply(self.rows, (op,))
+            before, after = self.table_rows(op.table), apply(self.rows, (op,))
             found = after.get(op.table, [])
             if len(before) != len(found) or not all(map(is_same_row, before, found)):
                 self.rows = after
@@ -236,7 +236,7 @@ def replacing_patch(found: Sequence[Columns], row: Columns) -> Columns:
     return patch
 
 
-def needed(rows: Rows, ops: Iterable[Op]) -> list[Op]:
+def needed_ops(rows: Rows, ops: Iterable[Op]) -> list[Op]:
     """Those of the operations that change something, each after the ones before it."""
     return list(change_rows(rows, ops).ops)
 
@@ -248,6 +248,6 @@ def change_rows(rows: Rows, ops: Iterable[Op]) -> RowsChange:
     return draft.change()
 
 
-def _without(port: Columns, gone: Iterable[str | None]) -> Columns:
+def _remove_options(port: Columns, gone: Iterable[str | None]) -> Columns:
     names = [name for name in ("dhcpv4_options", "dhcpv6_options") if port.get(name) in gone and name in port]
     return {name: value for name, value in port.items() if name not in names} if names else port

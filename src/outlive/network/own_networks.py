@@ -1,27 +1,161 @@
-"""What is wrong with a bridged or managed network as its user wrote it, alone and beside others. Pure."""
+"""Bridged and managed networks as users write them: what is wrong with one, and what a change makes of it. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from ipaddress import ip_address
-from typing import Final
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any, Final, Literal
 
 import msgspec
 
-from outlive.base.errors import BadInput, Invalid
-from outlive.network.addressing import is_group, parse_address, parse_mac
-from outlive.network.firewall import RuleOrderInput, order_rules
-from outlive.network.subnets import IpSubnet, overlaps, read_subnet
-from outlive.resources import Cluster, VirtualNetwork
-from outlive.resources.networks import (
+from outlive.base import AlreadyExists, BadInput, InUse, Invalid, NotFound
+from outlive.network.addressing import TEXTS_KEPT, is_group, mac_key, parse_address, parse_any, parse_mac
+from outlive.resources import (
     SMALLEST_MTU,
+    Cluster,
     DhcpRange,
+    DhcpReservation,
     FirewallRule,
     Subnet,
+    VirtualNetwork,
     VirtualNetworkSpec,
     is_made_by_hosts,
 )
+from outlive.runtime import Decision
+
+# The order of the rules of a network's firewall, and what adding or removing one makes of it. Pure.
+#
+# docs/design/network-decisions.md#firewallorder
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,1000}", re.ASCII)
+
+
+class RuleExists(InUse):
+    """A rule has that name already."""
+
+    code = "exists"
+
+
+class RuleMissing(NotFound):
+    """No rule has that name."""
+
+    code = "missing"
+
+
+class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule that is added or removed; exactly one of both."""
+
+    add: str | None = None
+    """Name of the new rule."""
+    at: int | None = None
+    """Where it goes, from 0 on; absent or behind the end: last."""
+    remove: str | None = None
+    """Name of the rule that goes."""
+
+
+class RuleOrderInput(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules of one direction."""
+
+    rules: dict[str, int | str]
+    """Name → its number; the smallest is tried first."""
+    op: RuleChange | None = None
+    """What is changed; absent: nothing."""
+
+
+class RuleOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of the rules in the order in which they are tried; a rule's new number is its place, from 0 on."""
+
+    order: tuple[str, ...]
+
+
+def order_rules(given: RuleOrderInput) -> RuleOrder:
+    """The names by their numbers, equal ones by name, after the change."""
+    numbers = {name: _parse_order(name, order) for name, order in given.rules.items()}
+    names = sorted(numbers, key=lambda name: (numbers[name], name))
+    change = given.op
+    if change is None:
+        return RuleOrder(order=tuple(names))
+    if (change.add is None) == (change.remove is None):
+        raise Invalid("op has to name one rule, to add or to remove", remedy='write {"add": NAME} or {"remove": NAME}')
+    if change.at is not None and change.at < 0:
+        raise Invalid(f"{change.at} is no place of a rule", remedy="count from 0 on")
+    if change.add is not None:
+        if change.add in numbers:
+            remedy = "remove it before, or choose another name"
+            raise RuleExists(f"there is a rule {change.add!r} already", remedy=remedy)
+        names.insert(len(names) if change.at is None else change.at, change.add)
+    elif change.remove is not None:
+        if change.remove not in numbers:
+            known = ", ".join(names[:8]) or "there is none"
+            raise RuleMissing(f"there is no rule {change.remove!r}", remedy=f"rules of this direction: {known}")
+        names.remove(change.remove)
+    return RuleOrder(order=tuple(names))
+
+
+def _parse_order(name: str, order: int | str) -> int:
+    if isinstance(order, str) and _INTEGER.fullmatch(order) is None:
+        raise Invalid(f"order {order[:40]!r} of rule {name!r} is no integer", remedy="write a number from 0 on")
+    return int(order)
+
+
+RULE_ORDER: Final = Decision(
+    "firewall.order",
+    order_rules,
+    RuleOrderInput,
+    RuleOrder,
+    "The order of a network's firewall rules",
+    lambda _: False,
+    nulls_are_absent=True,
+)
+
+
+HOST_PREFIXES: Final = {4: 24, 6: 64}
+"""Length of a host's part of a routed subnet where the network does not say."""
+IpSubnet = IPv4Network | IPv6Network
+
+
+@lru_cache(maxsize=TEXTS_KEPT)
+def read_cidr(text: str) -> IpSubnet:
+    """The addresses of a cidr, or a single one; ``ValueError``."""
+    return ip_network(text)
+
+
+def read_subnet(subnet: Subnet) -> IpSubnet:
+    """The addresses of a subnet; ``BadInput`` names what is wrong with it."""
+    try:
+        network = read_cidr(subnet.cidr)
+        for one in subnet.excluded:
+            read_cidr(one)
+    except ValueError as error:
+        remedy = "write subnets such as 10.44.0.0/16, with all host bits zero"
+        raise BadInput(str(error), place="spec.subnets", remedy=remedy) from None
+    length = host_prefix(subnet, network)
+    if not network.prefixlen <= length <= network.max_prefixlen:
+        remedy = f"write a length from {network.prefixlen} to {network.max_prefixlen}"
+        raise BadInput(f"hostPrefix {length} does not lie in {network}", place="spec.subnets", remedy=remedy)
+    if subnet.gateway:
+        try:
+            inside = ip_address(subnet.gateway) in network
+        except ValueError:
+            inside = False
+        if not inside:
+            remedy = "write an address of that subnet"
+            raise BadInput(f"gateway {subnet.gateway} is not in {network}", place="spec.subnets", remedy=remedy)
+    return network
+
+
+def overlaps(one: IpSubnet, other: IpSubnet) -> bool:
+    """True if they are of one family and have an address in common."""
+    return one.version == other.version and one.overlaps(other)
+
+
+def host_prefix(subnet: Subnet, network: IpSubnet) -> int:
+    """Length of the part that each host gets of it."""
+    default = min(max(HOST_PREFIXES[network.version], network.prefixlen), network.max_prefixlen)
+    return subnet.host_prefix if subnet.host_prefix is not None else default
+
 
 LARGEST_VLAN: Final = 4094
 DHCPV6_PREFIX: Final = 64
@@ -218,3 +352,107 @@ def _read_or_none(subnet: Subnet) -> IpSubnet | None:
         return read_subnet(subnet)
     except BadInput:
         return None
+
+
+Direction = Literal["in", "out"]
+
+
+def add_rule(spec: VirtualNetworkSpec, new: FirewallRule, at: int | None) -> VirtualNetworkSpec:
+    """With the rule at its place among those of its direction, which are numbered anew; ``RuleExists``."""
+    other = next((one for one in spec.rules if one.name == new.name), None)
+    if other is not None and other.direction != new.direction:
+        what = f"there is a rule {new.name!r} already, for what goes {other.direction}"
+        raise RuleExists(what, remedy="choose another name")
+    return _renumber(spec, (*spec.rules, new), new.direction, RuleChange(add=new.name, at=at))
+
+
+def remove_rule(spec: VirtualNetworkSpec, name: str) -> VirtualNetworkSpec:
+    """Without that rule; those that stay of its direction are numbered anew. ``RuleMissing``."""
+    found = next((one for one in spec.rules if one.name == name), None)
+    direction: Direction = found.direction if found is not None else "in"
+    return _renumber(spec, spec.rules, direction, RuleChange(remove=name))
+
+
+def _renumber(
+    spec: VirtualNetworkSpec, rules: Iterable[FirewallRule], direction: Direction, change: RuleChange
+) -> VirtualNetworkSpec:
+    before: dict[str, int | str] = {one.name: one.order for one in spec.rules if one.direction == direction}
+    places = {name: place for place, name in enumerate(order_rules(RuleOrderInput(rules=before, op=change)).order)}
+    kept = [one for one in rules if one.direction != direction or one.name in places]
+    numbered = (_replace(one, order=places[one.name]) if one.direction == direction else one for one in kept)
+    return _replace(spec, rules=tuple(sorted(numbered, key=lambda one: (one.direction, one.order, one.name))))
+
+
+def add_reservation(spec: VirtualNetworkSpec, mac: str, address: str, hostname: str) -> VirtualNetworkSpec:
+    """With an address kept for an interface; ``AlreadyExists`` where one of its family is kept for it."""
+    own, wanted = parse_mac(mac), parse_any(address)
+    for one in spec.reservations:
+        if mac_key(one.mac) == mac_key(own) and parse_any(one.address).version == wanted.version:
+            remedy = "remove it first: outlive network dhcp remove"
+            raise AlreadyExists(f"{own} has {one.address} already", remedy=remedy)
+    new = DhcpReservation(mac=own, address=str(wanted), hostname=hostname)
+    return _replace(spec, reservations=(*spec.reservations, new))
+
+
+def remove_reservation(spec: VirtualNetworkSpec, mac: str) -> VirtualNetworkSpec:
+    """Without what is kept for an interface, of both families; ``NotFound``."""
+    own = mac_key(parse_mac(mac))
+    kept = tuple(one for one in spec.reservations if mac_key(one.mac) != own)
+    if len(kept) == len(spec.reservations):
+        remedy = "outlive network dhcp list NETWORK shows those that there are"
+        raise NotFound(f"nothing is reserved for {mac}", remedy=remedy)
+    return _replace(spec, reservations=kept)
+
+
+def change_network(spec: VirtualNetworkSpec, given: Mapping[str, Any]) -> VirtualNetworkSpec:
+    """With these changes, as options of commands name them; those that are ``None`` are none, empty texts remove.
+
+    ``subnet4``, ``subnet6``, ``gateway4``, ``gateway6``, ``dhcp4`` (``START-END``, or ``off``), ``dhcp6`` (a truth);
+    all others are fields of the spec.
+    """
+    changes = {name: value for name, value in given.items() if value is not None}
+    families = {number: _change_family(spec, changes, number) for number in ("4", "6")}
+    others = [one for one in spec.subnets if _version_of(one) not in families]
+    subnets = tuple(one for one in (*families.values(), *others) if one is not None)
+    return _replace(spec, subnets=subnets, **changes)
+
+
+def _change_family(spec: VirtualNetworkSpec, changes: dict[str, Any], number: str) -> Subnet | None:
+    """The subnet of one family after the changes, which are taken out."""
+    cidr, gateway = changes.pop(f"subnet{number}", None), changes.pop(f"gateway{number}", None)
+    dhcp = changes.pop(f"dhcp{number}", None)
+    old = next((one for one in spec.subnets if _version_of(one) == number), None)
+    if cidr == "":
+        return None
+    if cidr is None and old is None:
+        if gateway or dhcp:
+            what = f"the network has no IPv{number} subnet for a gateway, or DHCP"
+            raise BadInput(what, place=f"--ipv{number}", remedy=f"give --ipv{number} CIDR as well")
+        return None
+    subnet = old if cidr is None and old is not None else Subnet(cidr=str(cidr))
+    if _version_of(subnet) != number:
+        what = f"{subnet.cidr} is no IPv{number} subnet"
+        raise BadInput(what, place=f"--ipv{number}", remedy="write it like 10.44.0.0/24 or fd44::/64")
+    if gateway is not None:
+        subnet = _replace(subnet, gateway=gateway)
+    if dhcp is not None:
+        subnet = _replace(subnet, dhcp=_parse_range(dhcp))
+    return subnet
+
+
+def _version_of(subnet: Subnet) -> str:
+    try:
+        return str(read_subnet(_replace(subnet, gateway="", excluded=())).version)
+    except BadInput as error:
+        raise Invalid(error.message, place=error.place, remedy=error.remedy) from None
+
+
+def _parse_range(given: str | bool) -> DhcpRange | None:
+    if isinstance(given, bool):
+        return DhcpRange() if given else None
+    if given == "off":
+        return None
+    start, dash, end = given.partition("-")
+    if not dash:
+        raise BadInput(f"{given[:80]!r} is no range", place="--dhcp", remedy="write START-END, or off")
+    return DhcpRange(start=start.strip(), end=end.strip())

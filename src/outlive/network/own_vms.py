@@ -4,7 +4,7 @@ A VM has one place, and during a live migration a second one, which becomes the 
 target adopts the guest. On a layer2 or localnet network both places may share one logical port: it is bound by both
 chassis, the target's waits, and the guest's own announcement there switches over. Else each place has a port of its
 own, a twin. A host that is isolated from a port (``ISOLATED_KEY``) does not get it, whatever is planned
-(docs/reference/network-decisions.md#networkown_vm).
+(docs/design/network-decisions.md#networkown_vm).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from outlive.network.ports import OvnFeatures, Scope
 from outlive.network.routes import BY_DESTINATION, is_home_of
 from outlive.network.scopes import without_host_mask
 from outlive.network.switch_ports import address_text
-from outlive.resources.networks import PortMode, interface_id
-from outlive.runtime.decisions import Decision
+from outlive.resources import PortMode, interface_id
+from outlive.runtime import Decision
 
 _REACHED_BY_NOBODY: Final[Columns] = {
     "enabled": False,
@@ -141,7 +141,7 @@ def plan_own_vm(given: OwnVmInput) -> OwnVmResult:
     for port in given.ports:
         plan.add(port)
     if given.arrived or not given.paused:
-        plan.delete_others()
+        plan.delete_unwanted()
     return OwnVmResult(
         ops=tuple(plan.draft.ops),
         rows=plan.draft.rows,
@@ -178,7 +178,7 @@ def own_vm_scope(given: OwnVmInput) -> Scope:
     )
 
 
-def with_rows(given: OwnVmInput, rows: Rows, features: OvnFeatures) -> OwnVmInput:
+def set_rows(given: OwnVmInput, rows: Rows, features: OvnFeatures) -> OwnVmInput:
     """The same VM with rows of the database, and what its OVN can do."""
     strategies = features.strategies if features.chassis_list else ()
     return msgspec.structs.replace(given, strategies=strategies, fqdn=features.dhcpv6_fqdn, rows=rows)
@@ -228,9 +228,17 @@ class _Plan:
                 },
             }
             known = next(iter(self.draft.find(PORTS, {"name": name})), {})
-            row |= self._shared(port, known, text) if port.mode == "shared" else self._twin(port, known, text, place)
-            row["external_ids"] |= {key: value for key, value in external_ids(known).items() if _is_mark(key)}
-            self.draft.replace(PORTS, {"name": name}, _keeping_options(row, known))
+            row |= (
+                self._shared_port_row(port, known, text)
+                if port.mode == "shared"
+                else self._twin_port_row(port, known, text, place)
+            )
+            marks = {key: value for key, value in external_ids(known).items() if key.startswith(ISOLATED_KEY)}
+            row["external_ids"] |= marks
+            # options that others have set stay; the two that say where the port is bound are ours
+            others = {key: value for key, value in known.get("options", {}).items() if key not in row["options"]}
+            row["options"] = {**others, **row["options"]}
+            self.draft.replace(PORTS, {"name": name}, row)
             self._ports.add(name)
             if network.dhcp and port.addresses:
                 self._add_dhcp(port, name)
@@ -243,7 +251,7 @@ class _Plan:
         return any(
             external_ids(row).get(INTERFACE_KEY) == port.interface or row.get("ip_prefix") in prefixes
             for table in (PORTS, ROUTES)
-            for row in self.draft.table(table)
+            for row in self.draft.table_rows(table)
             if belongs_to(row, self.vm)
         )
 
@@ -260,13 +268,13 @@ class _Plan:
             is_home_of(port.network.host_subnets, place, port.addresses) for place in self.places
         )
         prefixes = {str(parse_any(cidr)) for cidr in port.addresses} if is_away else set()
-        for row in self.draft.table(ROUTES):
+        for row in self.draft.table_rows(ROUTES):
             is_one = without_host_mask(row.get("ip_prefix", "")) in prefixes and is_on_cluster_router(row)
             if is_one and row.get("policy", BY_DESTINATION) == BY_DESTINATION and not belongs_to(row, self.vm):
                 return foreign_row(ROUTES, row)
         return None
 
-    def _shared(self, port: OwnPort, known: Columns, text: str) -> Columns:
+    def _shared_port_row(self, port: OwnPort, known: Columns, text: str) -> Columns:
         isolated = isolated_hosts(known)
         places = self.places if self.given.strategies else self.places[:1]
         chassis = requested_chassis(places, isolated, self.given.chassis)
@@ -274,14 +282,14 @@ class _Plan:
         self.why.append(f"port {port.interface} is bound by {' and '.join(chassis)}")
         return {
             "enabled": None,
-            "addresses": _addresses(port, text),
+            "addresses": _addresses_of(port, text),
             "options": {
                 "requested-chassis": ",".join(chassis),
                 "activation-strategy": ",".join(self.given.strategies) if waits else None,
             },
         }
 
-    def _twin(self, port: OwnPort, known: Columns, text: str, place: str) -> Columns:
+    def _twin_port_row(self, port: OwnPort, known: Columns, text: str, place: str) -> Columns:
         """The port of one place. On one switch for all, that of the target waits, disabled and without addresses."""
         isolated = place in isolated_hosts(known)
         waits = place != self.places[0] and port.network.type != ROUTED
@@ -290,7 +298,7 @@ class _Plan:
         chassis = NOBODY if isolated else self.given.chassis.get(place, place)
         return {
             "enabled": False if off else None,
-            "addresses": [] if off else _addresses(port, text),
+            "addresses": [] if off else _addresses_of(port, text),
             "options": {"requested-chassis": chassis, "activation-strategy": None},
         }
 
@@ -337,13 +345,13 @@ class _Plan:
             )
         self.why.append(f"{self.given.vm} is away from home on {place}: routes lead to its switch")
 
-    def delete_others(self) -> None:
+    def delete_unwanted(self) -> None:
         """Delete rows of the VM that it is not to have; those of interfaces that are refused, or lack a port, stay.
 
         A port that a host is isolated from stays until that ends, and is reached by nobody. Conditions name keys of
         ``external_ids`` so that a mark which is set meanwhile has the transaction planned again.
         """
-        own = [row for row in self.draft.table(PORTS) if row.get("name") and belongs_to(row, self.vm)]
+        own = [row for row in self.draft.table_rows(PORTS) if row.get("name") and belongs_to(row, self.vm)]
         portless = {one.lower() for one in self.given.portless}
         interfaces = {row["name"]: external_ids(row).get(INTERFACE_KEY, "") for row in own}
         without_port = {name: one for name, one in interfaces.items() if one.lower() in portless}
@@ -370,12 +378,12 @@ class _Plan:
             self.draft.add(delete(PORTS, *gone))
             self.why.append(f"ports {', '.join(where['name'] for where in gone)} are deleted")
         prefixes = self._prefixes | {word for row in kept for word in _port_addresses(row)}
-        for row in self.draft.table(ROUTES):
+        for row in self.draft.table_rows(ROUTES):
             if belongs_to(row, self.vm) and is_of_vm(row, self.vm) and row.get("ip_prefix") not in prefixes:
                 where = {"ip_prefix": row.get("ip_prefix"), "policy": row.get("policy"), "router": None}
                 self.draft.add(delete(ROUTES, {**where, "external_ids": ours}))
         served = self._dhcp | {row[family] for row in kept for family in DHCP_REFERENCES if family in row}
-        for row in self.draft.table(DHCP):
+        for row in self.draft.table_rows(DHCP):
             if belongs_to(row, self.vm) and external_ids(row).get(ID_KEY) not in served:
                 self.draft.add(delete(DHCP, {"external_ids": dict(external_ids(row))}))
 
@@ -385,7 +393,7 @@ def switch_on(network: OwnNetwork, host: str) -> str:
     return own_switch(network.name, network.type, host)
 
 
-def _addresses(port: OwnPort, text: str) -> list[str]:
+def _addresses_of(port: OwnPort, text: str) -> list[str]:
     """A port that may use any MAC, on a switch that floods, also gets what is for MACs that nobody has."""
     floods = port.network.type in (LAYER2, LOCALNET) and not port.port_security
     return [text, "unknown"] if floods else [text]
@@ -394,16 +402,6 @@ def _addresses(port: OwnPort, text: str) -> list[str]:
 def _port_addresses(row: Columns) -> set[str]:
     """The addresses of a port, also of one that is disabled and only allows them."""
     return {word for column in ("addresses", "port_security") for text in row.get(column, ()) for word in text.split()}
-
-
-def _is_mark(key: str) -> bool:
-    return key.startswith(ISOLATED_KEY)
-
-
-def _keeping_options(row: Columns, known: Columns) -> Columns:
-    """Options that others have set stay; the two that say where the port is bound are ours."""
-    others = {key: value for key, value in known.get("options", {}).items() if key not in row["options"]}
-    return {**row, "options": {**others, **row["options"]}}
 
 
 OWN_VM: Final = Decision(

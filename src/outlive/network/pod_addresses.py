@@ -13,8 +13,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import Conflict, NotFound, OutliveError, Unavailable, Unknown
-from outlive.base.logging import get_logger
+from outlive.base import Conflict, NotFound, OutliveError, Unavailable, Unknown, get_logger
 from outlive.network.addresses import (
     COPY_ADDRESSES,
     RELEASE,
@@ -34,10 +33,9 @@ from outlive.network.gateway import MacInput, describe_mac
 from outlive.network.names import DEFAULT_NETWORK, POD_NETWORKS
 from outlive.network.pod_cache import PodCache
 from outlive.network.pool import free_address, gateway_of
-from outlive.resources.codec import encode
+from outlive.resources import encode
 from outlive.resources.foreign import KubernetesPod
-from outlive.runtime.cluster_verbs import ClusterVerbs, PatchOperation
-from outlive.runtime.decisions import DecisionLog
+from outlive.runtime import ClusterVerbs, DecisionLog, PatchOperation
 from outlive.store import Store
 
 TRIES: Final = 5
@@ -78,24 +76,22 @@ class PodAddresses:
                 found = RESERVE.function(ReserveInput(subnets=fresh, copies=tuple(copies)))
                 reserved = {one.partition("/")[0] for one in found.reserve}
                 for copy in copies:
-                    self._take(name_mac_owner(copy), [one for one in _addresses(copy) if one in reserved])
+                    self._take(name_mac_owner(copy), [one for one in _default_addresses(copy) if one in reserved])
                 if reserved:
                     _log.info("network.reserved", subnets=fresh, addresses=len(reserved))
             self._hosts, self._tracked = dict(hosts), SubnetIndex(hosts)
 
     def reserve(self, copy: Copy) -> None:
         """The copy's addresses of this zone are its VM's; somebody else's stay somebody else's."""
-        self._take(name_mac_owner(copy), [one for one in _addresses(copy) if self._is_of_zone(one)])
-
-    def _is_of_zone(self, address: str) -> bool:
-        return find_zone([parse_any(address)], self._tracked).zone_contains
+        own = [one for one in _default_addresses(copy) if find_zone([parse_any(one)], self._tracked).zone_contains]
+        self._take(name_mac_owner(copy), own)
 
     def _take(self, owner: str, addresses: Iterable[str]) -> None:
         for one in addresses:
             if self._book.setdefault(one, owner) == owner:
                 self._of_owner.setdefault(owner, set()).add(one)
 
-    def _give_back(self, owner: str, addresses: Iterable[str]) -> list[str]:
+    def _release(self, owner: str, addresses: Iterable[str]) -> list[str]:
         """Free those of the addresses that are the owner's; which these were."""
         own = self._of_owner.get(owner, set())
         freed = [one for one in addresses if one in own]
@@ -111,7 +107,7 @@ class PodAddresses:
         own = name_mac_owner(copy)
         rivals = [
             other
-            for address in _addresses(copy)
+            for address in _default_addresses(copy)
             for other in self._cache.pods_with(DEFAULT_NETWORK, address)
             if name_mac_owner(other) != own
         ]
@@ -151,7 +147,7 @@ class PodAddresses:
             raise
         if made is not None and set(made.addresses) != set(entry.addresses):
             self._free(copy, made)
-        copy = with_entry(copy, entry)
+        copy = set_entry(copy, entry)
         self.reserve(copy)
         return copy
 
@@ -173,7 +169,7 @@ class PodAddresses:
                     f"{copy.hypervisor} has no subnet on the default network yet",
                     remedy="see its annotation k8s.ovn.org/node-subnets",
                 )
-            taken = _Taken(self._book, self._cache)
+            taken = _UsedAddresses(self._book, self._cache)
             found: dict[int, str] = {}
             for cidr in subnets:
                 gateway = gateway_of(cidr)
@@ -191,7 +187,7 @@ class PodAddresses:
         )
 
     def _free(self, copy: Copy, entry: PortAddresses) -> None:
-        self._give_back(name_mac_owner(copy), (str(parse_any(one)) for one in entry.addresses))
+        self._release(name_mac_owner(copy), (str(parse_any(one)) for one in entry.addresses))
 
     async def _write(self, copy: Copy, entry: PortAddresses) -> PortAddresses:
         """Write the entry into the pod's annotation, through its status; what is there already counts more."""
@@ -228,7 +224,7 @@ class PodAddresses:
         freed: list[str] = []
         async with self._lock:
             for copy in copies:
-                addresses = _addresses(copy)
+                addresses = _default_addresses(copy)
                 others = [one for address in addresses for one in self._cache.pods_with(DEFAULT_NETWORK, address)]
                 given = ReleaseInput(
                     asked=copy.id,
@@ -237,15 +233,15 @@ class PodAddresses:
                     released=all(self._book.get(one) != name_mac_owner(copy) for one in addresses),
                 )
                 if self._decisions.use(RELEASE, given, subject=f"{copy.namespace}/{copy.name}").release:
-                    freed += self._give_back(name_mac_owner(copy), addresses)
+                    freed += self._release(name_mac_owner(copy), addresses)
         return freed
 
     async def keep_only(self, owner: str, copies: Sequence[Copy]) -> None:
         """Free addresses of a VM that none of its pods has: of one that is gone, or was started anew."""
         if owner in self._of_owner:
-            used = {one for copy in copies for one in _addresses(copy)}
+            used = {one for copy in copies for one in _default_addresses(copy)}
             async with self._lock:
-                self._give_back(owner, self._of_owner.get(owner, set()) - used)
+                self._release(owner, self._of_owner.get(owner, set()) - used)
 
     async def clear(self) -> None:
         """Forget everything, before it is read anew."""
@@ -255,7 +251,7 @@ class PodAddresses:
             self._hosts, self._tracked = {}, SubnetIndex({})
 
 
-class _Taken(Collection[str]):
+class _UsedAddresses(Collection[str]):
     """Addresses that somebody has."""
 
     def __init__(self, book: Mapping[str, str], cache: PodCache) -> None:
@@ -272,11 +268,11 @@ class _Taken(Collection[str]):
         return len(self._book)
 
 
-def with_entry(copy: Copy, entry: PortAddresses) -> Copy:
+def set_entry(copy: Copy, entry: PortAddresses) -> Copy:
     """The copy with these addresses on the default network."""
     return msgspec.structs.replace(copy, networks={**copy.networks, DEFAULT_NETWORK: entry})
 
 
-def _addresses(copy: Copy) -> list[str]:
+def _default_addresses(copy: Copy) -> list[str]:
     entry = copy.networks.get(DEFAULT_NETWORK)
     return [str(parse_any(one)) for one in entry.addresses] if entry is not None else []

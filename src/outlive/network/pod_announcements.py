@@ -2,7 +2,7 @@
 
 Each announcement is sent once for a migration, by the node that it names. The guest learns its gateway's MAC where that
 depends on the node, and on a routed network the neighbours of its home subnet; those learn where the guest is now.
-QEMU itself announces the guest's MAC (docs/reference/network-decisions.md#networkpod_announcements).
+QEMU itself announces the guest's MAC (docs/design/network-decisions.md#networkpod_announcements).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from outlive.network.gateway import (
 )
 from outlive.network.names import PROXY_MAC, ROUTED
 from outlive.network.status import MigrationState
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 
 NEIGHBOURS_LIMIT: Final = 256
 """Neighbours that are told of, unless the settings say otherwise."""
@@ -103,9 +103,9 @@ def plan_announcements(given: PodAnnouncementsInput) -> PodAnnouncements:
     if given.state is not MigrationState.TARGET_READY or not given.number or given.topology == "localnet":
         return PodAnnouncements(announcements=())
     if given.topology == ROUTED:
-        planned = list(_routed(given))
+        planned = list(_routed_frames(given))
     else:
-        planned = [("gateway", given.target, list(_layer2(given)))] if given.role == "primary" else []
+        planned = [("gateway", given.target, list(_layer2_frames(given)))] if given.role == "primary" else []
     interface = f"ovn-k8s-mp{given.number}"[:INTERFACE_LENGTH]
     return PodAnnouncements(
         announcements=tuple(
@@ -121,7 +121,7 @@ def plan_announcements(given: PodAnnouncementsInput) -> PodAnnouncements:
     )
 
 
-def _layer2(given: PodAnnouncementsInput) -> Iterator[Frame]:
+def _layer2_frames(given: PodAnnouncementsInput) -> Iterator[Frame]:
     """The gateway's MAC is derived from the router of the hypervisor."""
     entry = given.entry
     join = given.join_addresses.get(given.target, ())
@@ -148,7 +148,7 @@ def _layer2(given: PodAnnouncementsInput) -> Iterator[Frame]:
     ).advertisements
 
 
-def _routed(given: PodAnnouncementsInput) -> Iterator[tuple[str, str, list[Frame]]]:
+def _routed_frames(given: PodAnnouncementsInput) -> Iterator[tuple[str, str, list[Frame]]]:
     """What is sent by whom: to the guest on the target's switch, and of the guest on the home switch."""
     entry, is_home = given.entry, given.home == given.target
     frames: list[Frame] = []

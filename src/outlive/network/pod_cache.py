@@ -15,10 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
+from outlive.base import Clock, OutliveError, Random, get_logger
 from outlive.network.addressing import parse_any
 from outlive.network.copies import Copy, VmKey, find_copies
 from outlive.network.names import DEFAULT_NETWORK, POD_NETWORKS
@@ -42,8 +39,7 @@ from outlive.network.pods import (
 )
 from outlive.resources import ObjectMeta, ObjectRef
 from outlive.resources.foreign import ForeignResource, KubernetesNode, KubernetesPod, KubernetesService
-from outlive.runtime.decisions import without_nulls
-from outlive.runtime.informer import Informer
+from outlive.runtime import Informer, without_nulls
 from outlive.store import Change, Malformed, Selector, Store, Upsert
 
 K = TypeVar("K", bound=ForeignResource)
@@ -84,11 +80,11 @@ class PodCache:
 
     def copies_of(self, vm: VmKey) -> list[Copy]:
         """Copies of a VM, oldest first."""
-        return find_copies(vm, (pod_facts(one).copy for one in self.pods.by_index(BY_COPY, str(vm))))
+        return find_copies(vm, (pod_facts(one).copy for one in self.pods.list_by_index(BY_COPY, str(vm))))
 
     def pods_of(self, vm: VmKey | None) -> list[PodFacts]:
         """The facts of a VM's pods; of nobody none."""
-        return [pod_facts(one) for one in self.pods.by_index(BY_COPY, str(vm))]
+        return [pod_facts(one) for one in self.pods.list_by_index(BY_COPY, str(vm))]
 
     def all_copies(self) -> list[Copy]:
         """Copies of all VMs."""
@@ -96,7 +92,7 @@ class PodCache:
 
     def pods_with(self, network: str, address: str) -> list[Copy]:
         """Pods that live and have the address (without mask) on a network."""
-        return [pod_facts(one).copy for one in self.pods.by_index(BY_POD_ADDRESS, f"{network}/{address}")]
+        return [pod_facts(one).copy for one in self.pods.list_by_index(BY_POD_ADDRESS, f"{network}/{address}")]
 
     def copies_near(self, subnets: Iterable[str]) -> Iterator[Copy]:
         """Pods that live and have an address of the default network in one of the subnets or near it; some twice."""
@@ -108,7 +104,7 @@ class PodCache:
                 else (subnet.supernet(new_prefix=length),)
             )
             for block in islice(blocks, BLOCKS_LIMIT):
-                yield from (pod_facts(one).copy for one in self.pods.by_index(BY_BLOCK, str(block)))
+                yield from (pod_facts(one).copy for one in self.pods.list_by_index(BY_BLOCK, str(block)))
 
     def all_nodes(self) -> list[NodeFacts]:
         """All nodes, by their names."""

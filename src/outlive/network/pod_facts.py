@@ -1,21 +1,23 @@
-"""What of pods and nodes of a Kubernetes cluster the network reads: facts, made once for each state of an object."""
+"""What the network reads of pods and nodes: facts, made once for each state of an object; and reports about pods."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import OutliveError
+from outlive.base import InUse, LimitExceeded, OutliveError
 from outlive.network.addressing import parse_host
 from outlive.network.annotation import AnnotationNotSet, decode_entry, parse_annotation
-from outlive.network.copies import Copy, VmNameMissing
+from outlive.network.copies import Copy, VmKey, VmNameMissing
 from outlive.network.names import DEFAULT_NETWORK, POD_NETWORKS, PREFIX
 from outlive.network.pods import LAUNCHER_LABEL, NetworkPodView, find_vm, read_copy
 from outlive.network.routes import HypervisorNetwork
-from outlive.resources.codec import decode_as
+from outlive.resources import ObjectRef, decode_as
+from outlive.runtime import ClusterEvents, Metrics
 
 NODE_SUBNETS: Final = f"{PREFIX}/node-subnets"
 NODE_TRANSIT: Final = f"{PREFIX}/node-transit-switch-port-ifaddr"
@@ -55,7 +57,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     problems: tuple[str, ...] = ()
     """What of its annotations cannot be read, in words."""
 
-    def network(self, join_subnets: Sequence[str]) -> HypervisorNetwork:
+    def network_position(self, join_subnets: Sequence[str]) -> HypervisorNetwork:
         """Where the node is in the network, with the addresses of its gateway router in these subnets."""
         return HypervisorNetwork(
             subnets=self.subnets,
@@ -135,7 +137,9 @@ def read_node(name: str, node: NodeAnnotationsView) -> NodeFacts:
     subnets: tuple[str, ...] = ()
     transit: tuple[str, ...] = ()
     try:
-        subnets = _subnets(annotations.get(NODE_SUBNETS, "{}"))
+        listed = decode_as(dict[str, Any], annotations.get(NODE_SUBNETS, "{}")).get(DEFAULT_NETWORK, ())
+        listed = (listed,) if isinstance(listed, str) else listed  # a bare one is a list of one
+        subnets = tuple(str(ip_network(str(one))) for one in listed)
     except (OutliveError, ValueError) as error:
         problems.append(f"{NODE_SUBNETS}: {error}")
     try:
@@ -158,8 +162,72 @@ def read_node(name: str, node: NodeAnnotationsView) -> NodeFacts:
     )
 
 
-def _subnets(text: str) -> tuple[str, ...]:
-    """Subnets on the default network; a bare one is a list of one."""
-    entry = decode_as(dict[str, Any], text).get(DEFAULT_NETWORK, ())
-    found = (entry,) if isinstance(entry, str) else entry
-    return tuple(str(ip_network(str(one))) for one in found)
+# What is told of VMs of pods: events at their pods, and figures.
+
+VMS_KEPT: Final = 10_000
+"""VMs of which the problems that were told are remembered."""
+REASONS: Final[Mapping[str, str]] = {
+    "ambiguous-migration": "AmbiguousMigration",
+    "plan-too-large": "PlanTooLarge",
+    "limit": "NoAddressLeft",
+    "address-twice": "AddressTwice",
+    "tunnel-key-missing": "TunnelKeyMissing",
+    "service-missing": "DnsServiceMissing",
+    "join-address-missing": "JoinAddressMissing",
+}
+"""Codes of errors → reasons of events; all others are ``NetworkNotProgrammed``."""
+
+
+class PlanTooLarge(LimitExceeded):
+    """More operations than one transaction has."""
+
+    code = "plan-too-large"
+
+
+class AddressTwice(InUse):
+    """Somebody else has the address already."""
+
+    code = "address-twice"
+
+
+class PodReports:
+    """See the module."""
+
+    def __init__(self, events: ClusterEvents, metrics: Metrics) -> None:
+        self._events = events
+        self._told: OrderedDict[VmKey, dict[str, str]] = OrderedDict()
+        self._problems = metrics.add_counter("network_pod_problems_total", "Problems of VMs' pods", ("reason",))
+        self._deleted = metrics.add_counter(
+            "network_pod_orphans_deleted_total", "Rows of pods' VMs that are gone, deleted", ()
+        )
+        self._orphans = metrics.add_gauge("network_pod_orphans", "Rows of pods' VMs that are gone, as last found", ())
+
+    def tell(self, vm: VmKey, copies: Sequence[Copy], problems: Mapping[str, OutliveError]) -> None:
+        """Tell the VM's newest pod of each problem, once until it changes."""
+        before = self._told.pop(vm, {})
+        texts = {network: f"{network}: {error}" if network else str(error) for network, error in problems.items()}
+        if texts:
+            self._told[vm] = texts
+        while len(self._told) > VMS_KEPT:
+            self._told.popitem(last=False)
+        newest = next((one for one in reversed(copies) if not one.completed), copies[-1] if copies else None)
+        for network, text in texts.items():
+            if before.get(network) == text or newest is None:
+                continue
+            reason = REASONS.get(problems[network].code, "NetworkNotProgrammed")
+            self._emit(newest, reason, text)
+
+    def tell_unreadable(self, facts: PodFacts) -> None:
+        """Tell a pod what of its annotations cannot be read."""
+        for problem in facts.problems:
+            self._emit(facts.copy, "NetworkAnnotationUnreadable", problem)
+
+    def count_orphans(self, found: int, deleted: int) -> None:
+        """Note what a look for garbage has found and deleted."""
+        self._orphans.set(found)
+        self._deleted.inc(deleted)
+
+    def _emit(self, copy: Copy, reason: str, note: str) -> None:
+        self._problems.labels(reason).inc()
+        about = ObjectRef(kind="Pod", namespace=copy.namespace, name=copy.name, uid=copy.id, api_version="v1")
+        self._events.emit(about, reason, note, type="Warning", action="FollowNetwork")

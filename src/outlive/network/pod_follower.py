@@ -17,34 +17,47 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import LimitExceeded, OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import Clock, LimitExceeded, OutliveError, get_logger
 from outlive.network.copies import Copy, CopyQuestion, VmKey, describe_lifecycle
 from outlive.network.names import DEFAULT_NETWORK
 from outlive.network.operations import Op, Rows
-from outlive.network.pod_addresses import PodAddresses, with_entry
+from outlive.network.pod_addresses import PodAddresses, set_entry
 from outlive.network.pod_cache import BY_COPY, DnsService, PodCache, node_facts, pod_facts
-from outlive.network.pod_facts import is_unreadable
+from outlive.network.pod_facts import AddressTwice, PlanTooLarge, PodReports, is_unreadable
 from outlive.network.pod_garbage import PodGarbage
-from outlive.network.pod_hosts import PodHosts
-from outlive.network.pod_networks import follows_default, index_attachments, networks_of
-from outlive.network.pod_reports import PlanTooLarge, PodReports
-from outlive.network.pod_rows import PodZone, VmRows, VmRowsInput, make_zone, plan_vm_rows, scope_of
-from outlive.network.pod_settled import DerivedView, RowsByVm, is_settled
+from outlive.network.pod_rows import (
+    DerivedView,
+    PodHosts,
+    PodZone,
+    RowsByVm,
+    VmRows,
+    VmRowsInput,
+    is_settled,
+    make_zone,
+    plan_vm_rows,
+    scope_of,
+)
 from outlive.network.pod_switched import PodSwitched
+from outlive.network.pods import follows_default, index_attachments, networks_of
 from outlive.network.ports import NeighbourTable, NorthboundDb, OvnFeatures
 from outlive.network.settings import NetworkSettings
 from outlive.network.status import has_status_changed
 from outlive.resources import VirtualNetwork
 from outlive.resources.foreign import KubernetesNode, KubernetesPod
-from outlive.runtime.cluster_verbs import ClusterEvents, ClusterVerbs
-from outlive.runtime.controller import ControllerRun, Options, Requeue, Watch
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.election import Elector
-from outlive.runtime.informer import Informer
-from outlive.runtime.manager import Manager
-from outlive.runtime.metrics import Metrics
+from outlive.runtime import (
+    ClusterEvents,
+    ClusterVerbs,
+    ControllerOptions,
+    ControllerRun,
+    DecisionLog,
+    Elector,
+    Informer,
+    Manager,
+    Metrics,
+    Periodic,
+    Requeue,
+    Watch,
+)
 from outlive.store import Store
 
 VM_PREFIX: Final = "vm/"
@@ -99,18 +112,18 @@ class PodFollower:
         self._attachments = DerivedView(networks, index_attachments)
         self._settled: dict[VmKey, Any] = {}
         """VMs whose rows were right at the start → their marks then."""
-        self._changes = northbound.changes()
+        self._changes = northbound.watch_changes()
         self._dns = DnsService(store, settings.pods.dns_service)
         self._started = asyncio.Event()
         self._runs: tuple[ControllerRun, ...] = ()
-        self._decide_s = metrics.histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
-        self._commit_s = metrics.histogram("network_commit_seconds", "Duration of a transaction", ())
-        self._ops = metrics.counter("network_operations_total", "Operations committed", ("op",))
+        self._decide_s = metrics.add_histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
+        self._commit_s = metrics.add_histogram("network_commit_seconds", "Duration of a transaction", ())
+        self._ops = metrics.add_counter("network_operations_total", "Operations committed", ("op",))
 
     def attach(self, manager: Manager, elector: Elector | None) -> None:
         """Have the manager run both queues, the start-up with the periodic look for garbage, and what else follows."""
         moves = (self._settings.max_parallel + 1) // 2
-        options = Options(retry_cap_s=RETRY_CAP_S)
+        options = ControllerOptions(retry_cap_s=RETRY_CAP_S)
         self._runs = (
             manager.add_controller(
                 _PodMoves(self),
@@ -133,7 +146,8 @@ class PodFollower:
         )
         manager.add_task("network-pods-garbage", self._start_and_sweep, elector=elector, after_sync=True)
         manager.add_task("network-pods-rows", self._follow_rows, elector=elector, after_sync=True)
-        manager.add_task("network-pods-dns", self._follow_dns, elector=elector, after_sync=True)
+        dns = Periodic(self._read_dns, DNS_S, clock=self._clock, wait_first=True)
+        manager.add_task("network-pods-dns", dns.run, elector=elector, after_sync=True)
 
     # Which keys a change asks for
 
@@ -171,7 +185,7 @@ class PodFollower:
             return []
         keys = [HOSTS_KEY]
         if old is not None:  # else each VM is looked at when its own pods are seen
-            keys += [f"{VM_PREFIX}{copy.vm}" for copy in self.cache.all_copies() if _concerns(copy, facts)]
+            keys += [f"{VM_PREFIX}{copy.vm}" for copy in self.cache.all_copies() if _is_affected(copy, facts)]
         return dict.fromkeys(keys)
 
     def _network_keys(self, old: VirtualNetwork | None, new: VirtualNetwork | None) -> Iterable[str]:
@@ -198,22 +212,20 @@ class PodFollower:
         try:
             await self.addresses.clear()
             await self._dns.read()
-            zone = self.zone()
-            await self.addresses.adopt(_subnets(zone), self.cache.all_copies())
+            zone = self.read_zone()
+            await self.addresses.adopt(_local_subnets(zone), self.cache.all_copies())
             await self._garbage.start(zone, self._networks.items())
             await self._find_settled()
             self._started.set()
-            while True:
-                await self._clock.sleep(self._settings.gc_period)
-                await self._garbage.sweep(self.zone(), self._networks.items())
+            await Periodic(self._sweep, self._settings.gc_period, clock=self._clock, wait_first=True).run()
         finally:
             self._started.clear()
 
     async def _find_settled(self) -> None:
         """Note the VMs whose rows are right. What changes meanwhile makes them unsettled."""
         self._settled.clear()
-        rows = RowsByVm(await self._nb.rows())
-        features = self._nb.features()
+        rows = RowsByVm(await self._nb.read_rows())
+        features = self._nb.read_features()
         vms = dict.fromkeys(copy.vm for copy in self.cache.all_copies())
         for number, vm in enumerate(vms, 1):
             assert vm is not None
@@ -229,9 +241,9 @@ class PodFollower:
 
     def _mark(self, vm: VmKey) -> tuple[object, ...]:
         """Equal as long as nothing that a VM's rows follow from has changed."""
-        pods = self.cache.pods.by_index(BY_COPY, str(vm))
+        pods = self.cache.pods.list_by_index(BY_COPY, str(vm))
         versions = tuple((one.metadata.uid, one.metadata.resource_version) for one in pods)
-        return (versions, self.zone(), self._attachments.get(), self._dns.addresses)
+        return (versions, self.read_zone(), self._attachments.get(), self._dns.addresses)
 
     async def _follow_rows(self) -> None:
         """Look again at VMs whose rows somebody else changed."""
@@ -248,16 +260,17 @@ class PodFollower:
                 if vm is not None and (name in self._vm_of_port or self.cache.copies_of(vm)):
                     self._add(vm)
 
-    async def _follow_dns(self) -> None:
-        """Look at the DNS service from time to time; where its addresses changed, all VMs are told."""
-        while True:
-            await self._clock.sleep(DNS_S)
-            if await self._dns.read():
-                for copy in self.cache.all_copies():
-                    assert copy.vm is not None
-                    self._add(copy.vm)
+    async def _sweep(self) -> None:
+        await self._garbage.sweep(self.read_zone(), self._networks.items())
 
-    def zone(self) -> PodZone:
+    async def _read_dns(self) -> None:
+        """Look at the DNS service from time to time; where its addresses changed, all VMs are told."""
+        if await self._dns.read():
+            for copy in self.cache.all_copies():
+                assert copy.vm is not None
+                self._add(copy.vm)
+
+    def read_zone(self) -> PodZone:
         """The zone as its nodes are now."""
         return self._zone.get()
 
@@ -271,8 +284,8 @@ class PodFollower:
         """Bring one VM's rows, or those of the zone's hypervisors, to what is wanted."""
         if key == HOSTS_KEY:
             await self._started.wait()
-            await self.addresses.adopt(_subnets(self.zone()), self.cache.all_copies())
-            return await self._hosts.reconcile(self.zone(), self.cache)
+            await self.addresses.adopt(_local_subnets(self.read_zone()), self.cache.all_copies())
+            return await self._hosts.reconcile(self.read_zone(), self.cache)
         return await self.reconcile_vm(key, "others")
 
     async def reconcile_vm(self, key: str, queue: str) -> Requeue | None:
@@ -295,7 +308,7 @@ class PodFollower:
             return None
         problems: dict[str, OutliveError] = {}
         unreadable = {one.copy.id: one.unreadable for one in self.cache.pods_of(vm) if one.unreadable}
-        copies = await self._with_addresses(self.cache.copies_of(vm), unreadable, problems)
+        copies = await self._assign_addresses(self.cache.copies_of(vm), unreadable, problems)
         given = self._rows_input(vm, copies, unreadable)
         plan, changed = await self._commit(given, queue, problems)
         problems |= plan.problems
@@ -306,7 +319,7 @@ class PodFollower:
                 _log.info("network.released", vm=str(vm), address=address)
         if not problems:
             await self.addresses.keep_only(life.mac_owner if life is not None else str(vm), copies)
-        if changed and not self._nb.features().arp_proxy_full:
+        if changed and not self._nb.read_features().arp_proxy_full:
             self._runs[1].add(HOSTS_KEY)  # its proxy answers for single addresses
         self.reports.tell(vm, copies, problems)
         for problem in problems.values():
@@ -318,7 +331,7 @@ class PodFollower:
             vm=vm,
             copies=tuple(copies),
             networks=tuple(networks_of(copies, self._attachments.get())),
-            zone=self.zone(),
+            zone=self.read_zone(),
             settings=self._settings.pods,
             dns=self._dns.addresses,
             unreadable=unreadable,
@@ -332,10 +345,10 @@ class PodFollower:
 
     def _needs_addresses(self, copy: Copy) -> bool:
         """True if the copy is to have an entry for the default network that this zone sees to."""
-        is_own = not copy.completed and not copy.host_network and self.zone().is_local(copy)
+        is_own = not copy.completed and not copy.host_network and self.read_zone().is_local(copy)
         return is_own and follows_default(copy)
 
-    async def _with_addresses(
+    async def _assign_addresses(
         self, copies: Sequence[Copy], unreadable: Mapping[str, tuple[str, ...]], problems: dict[str, OutliveError]
     ) -> list[Copy]:
         """The copies, each of this zone with its addresses on the default network as far as that can be."""
@@ -348,7 +361,7 @@ class PodFollower:
             ):  # which its pod was told; all copies of a VM have the same
                 entry = next((one.networks[DEFAULT_NETWORK] for one in found if DEFAULT_NETWORK in one.networks), None)
                 if entry is not None:
-                    found[number] = with_entry(copy, entry)
+                    found[number] = set_entry(copy, entry)
                 continue
             try:
                 found[number] = await self.addresses.ensure(copy, found)
@@ -357,7 +370,10 @@ class PodFollower:
                 continue
             rival = self.addresses.rival_of(found[number])
             if rival is not None:
-                problems[f"{DEFAULT_NETWORK} of {copy.name}"] = self.reports.address_twice(found[number], rival)
+                problems[f"{DEFAULT_NETWORK} of {copy.name}"] = AddressTwice(
+                    f"{rival.namespace}/{rival.name} has an address of {copy.namespace}/{copy.name}",
+                    remedy=f"delete one of the two pods: {copy.name} gets no port",
+                )
                 others = {nad: one for nad, one in copy.networks.items() if nad != DEFAULT_NETWORK}
                 found[number] = msgspec.structs.replace(found[number], networks=others)
         return found
@@ -416,12 +432,12 @@ class _PodMoves:
         return await self._follower.reconcile_vm(key, "moves")
 
 
-def _subnets(zone: PodZone) -> dict[str, tuple[str, ...]]:
+def _local_subnets(zone: PodZone) -> dict[str, tuple[str, ...]]:
     """Hypervisors of this zone → their subnets."""
     return {name: zone.nodes[name].subnets for name in zone.local}
 
 
-def _concerns(copy: Copy, nodes: Sequence[Any]) -> bool:
+def _is_affected(copy: Copy, nodes: Sequence[Any]) -> bool:
     """True if the copy is on one of the nodes, or on a routed network, whose routes know all nodes."""
     return follows_default(copy) or any(copy.hypervisor == one.name for one in nodes)
 

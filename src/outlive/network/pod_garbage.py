@@ -12,12 +12,10 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import Refused
-from outlive.base.logging import get_logger
+from outlive.base import Refused, get_logger
 from outlive.network.addresses import SYNC_ADDRESSES, SyncAddressesInput
-from outlive.network.cleanup import BRAKE_LEAST, BRAKE_SHARE
+from outlive.network.cleanup import BRAKE_LEAST, BRAKE_SHARE, is_orphan
 from outlive.network.copies import Copy, VmKey, age_key, find_migratable, group_by_vm
-from outlive.network.garbage import is_orphan
 from outlive.network.names import (
     DEFAULT_CONTROLLER,
     DEFAULT_NETWORK,
@@ -30,9 +28,9 @@ from outlive.network.operations import DHCP, LIMIT, POLICIES, PORTS, ROUTES, Col
 from outlive.network.owners import delete_rows, external_ids, is_on_cluster_router, vm_in
 from outlive.network.pod_addresses import PodAddresses
 from outlive.network.pod_cache import PodCache
-from outlive.network.pod_networks import attachments_of
-from outlive.network.pod_reports import PodReports
+from outlive.network.pod_facts import PodReports
 from outlive.network.pod_rows import PodZone
+from outlive.network.pods import attachments_of
 from outlive.network.ports import NorthboundDb, OvnFeatures, Scope
 from outlive.resources import VirtualNetwork
 
@@ -84,7 +82,7 @@ class PodGarbage:
         """Delete orphans that were reported one period ago, and report those that are new."""
         use = describe_use(self._cache.all_copies(), zone, networks)
         deleted = await self._delete(use, self._reported) if self._reported else 0
-        orphans = find_orphans(await self._nb.rows(), use)
+        orphans = find_orphans(await self._nb.read_rows(), use)
         self._reported = frozenset(orphans)
         self._reports.count_orphans(len(orphans), deleted)
         if orphans or deleted:
@@ -139,7 +137,7 @@ def find_orphans(rows: Rows, use: UseOfNetwork) -> dict[str, tuple[str, Columns]
             if not is_on_cluster_router(row) or _is_of_own_hosts(row):
                 continue
             if any(is_orphan(ids, use.vms, controller) for controller in use.controllers):
-                found[f"{table} {_text(row)}"] = (table, row)
+                found[f"{table} {msgspec.json.encode(row, order='sorted').decode()}"] = (table, row)
     for row in rows.get(PORTS, ()):
         if not _is_of_own_hosts(row) and _is_orphan_port(row, use):
             found[f"{PORTS} {row['name']}"] = (PORTS, row)
@@ -182,7 +180,3 @@ def delete_orphans(orphans: Sequence[tuple[str, Columns]]) -> list[Op]:
     for start in range(0, len(ports), PORTS_STEP):
         ops.append(delete(PORTS, *({"name": name} for name in ports[start : start + PORTS_STEP])))
     return ops
-
-
-def _text(row: Columns) -> str:
-    return msgspec.json.encode(row, order="sorted").decode()

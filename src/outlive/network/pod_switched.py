@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from outlive.base.errors import Conflict, NotFound, OutliveError, Unknown
+from outlive.base import Conflict, NotFound, OutliveError, Unknown
 from outlive.network.addressing import parse_any
 from outlive.network.copies import Copy, PortAddresses
 from outlive.network.names import DEFAULT_NETWORK, ROUTED
-from outlive.network.neighbours import NEIGHBOURS, NeighboursInput
 from outlive.network.pod_announcements import (
     DEFAULT_NUMBER,
     POD_ANNOUNCEMENTS,
@@ -21,14 +20,21 @@ from outlive.network.pod_announcements import (
 )
 from outlive.network.pod_cache import PodCache
 from outlive.network.pod_facts import ANNOUNCEMENTS
-from outlive.network.pod_networks import PodNetwork, follows_default
 from outlive.network.pod_rows import VmRowsInput
+from outlive.network.pods import PodNetwork, follows_default
 from outlive.network.ports import NeighbourTable
 from outlive.network.settings import NetworkSettings
-from outlive.network.status import MigrationState, MigrationStatus, StatusView, discover_migration
-from outlive.resources.codec import encode
+from outlive.network.status import (
+    NEIGHBOURS,
+    MigrationState,
+    MigrationStatus,
+    NeighboursInput,
+    StatusView,
+    discover_migration,
+)
+from outlive.resources import encode
 from outlive.resources.foreign import KubernetesPod
-from outlive.runtime.cluster_verbs import ClusterVerbs, PatchOperation
+from outlive.runtime import ClusterVerbs, PatchOperation
 
 _POINTER: Final = f"/metadata/annotations/{ANNOUNCEMENTS.replace('/', '~1')}"
 
@@ -157,7 +163,7 @@ class PodSwitched:
             if copy.hypervisor != own or entry is None:
                 continue
             wanted = NEIGHBOURS.function(
-                NeighboursInput(hypervisor=own, completed=copy.completed, status=_by_hypervisor(status))
+                NeighboursInput(hypervisor=own, completed=copy.completed, status=_status_by_hypervisor(status))
             )
             addresses = [str(parse_any(one)) for one in entry.addresses]
             lives_here = any(one.hypervisor == own and not one.completed for one in given.copies)
@@ -167,7 +173,7 @@ class PodSwitched:
                 await table.ensure(network.network, entry.mac, addresses)
 
 
-def _by_hypervisor(status: MigrationStatus | None) -> StatusView | None:
+def _status_by_hypervisor(status: MigrationStatus | None) -> StatusView | None:
     if status is None:
         return None
     source: Copy | None = status.source

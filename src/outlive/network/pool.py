@@ -4,10 +4,9 @@ network or a port as its user wrote it. Pure."""
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping
-from ipaddress import ip_address
 from typing import Final, NamedTuple
 
-from outlive.base.errors import BadInput, Invalid, LimitExceeded
+from outlive.base import BadInput, Invalid, LimitExceeded
 from outlive.network.addressing import (
     is_group,
     parse_address,
@@ -16,11 +15,17 @@ from outlive.network.addressing import (
     parse_mac,
     parse_subnet,
 )
-from outlive.network.own_networks import check_own_network
-from outlive.network.subnets import IpSubnet, host_prefix, overlaps, read_cidr, read_subnet
-from outlive.resources import VirtualMachinePort, VirtualNetwork
-from outlive.resources.meta import creation_order
-from outlive.resources.networks import Subnet, VirtualNetworkSpec, port_object_name, present_type, vm_and_index
+from outlive.network.own_networks import IpSubnet, check_own_network, host_prefix, overlaps, read_cidr, read_subnet
+from outlive.resources import (
+    Subnet,
+    VirtualMachinePort,
+    VirtualNetwork,
+    VirtualNetworkSpec,
+    creation_order,
+    port_object_name,
+    present_type,
+    vm_and_index,
+)
 
 TRIES: Final = 1 << 16
 """Addresses, or subnets, that are looked at for a free one."""
@@ -72,7 +77,7 @@ def check_port(port: VirtualMachinePort) -> None:
             raise BadInput(error.message, place="spec.addresses", remedy=error.remedy) from None
 
 
-def overlapping(networks: Iterable[VirtualNetwork]) -> dict[str, str]:
+def find_overlaps(networks: Iterable[VirtualNetwork]) -> dict[str, str]:
     """Routed network → an older one whose subnets overlap its own: they share one router, and the older one keeps it.
 
     A network that is malformed has no subnets here; that is told of the network itself (``check_network``).
@@ -169,10 +174,8 @@ def share_subnets(
     return SharedSubnets({host: parts for host, parts in shared.items() if parts}, lacking)
 
 
-def gateway_of(cidr: str, subnet: Subnet | None = None) -> str:
-    """The gateway of a subnet: as it is named, else the first address."""
-    if subnet is not None and subnet.gateway:
-        return str(ip_address(subnet.gateway))
+def gateway_of(cidr: str) -> str:
+    """The gateway of a subnet: its first address; empty: it is too small for one."""
     network = read_cidr(cidr)
     return str(network.network_address + 1) if network.num_addresses > 2 else ""
 
@@ -235,7 +238,7 @@ def free_address(
     raise LimitExceeded(f"{network} has no free address", remedy="add a subnet to the network, or delete ports")
 
 
-def with_mask(address: str, cidrs: Iterable[str]) -> str:
+def add_mask(address: str, cidrs: Iterable[str]) -> str:
     """The address with the mask of the subnet that it lies in; with its own where it lies in none. ``Invalid``."""
     found = parse_any(address)
     for cidr in cidrs:

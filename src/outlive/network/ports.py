@@ -1,12 +1,13 @@
-"""What the network needs of the outside: OVN's databases, and who announces.
+"""What the network needs of the outside: OVN's databases, who announces, and what northd can do.
 
 ``drivers.ovn`` implements them on real databases, ``simulation`` on virtual ones.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -112,7 +113,7 @@ class NorthboundDb(Protocol):
     ``Refused``: the database does not take it, with its words; ``Conflict``: others changed the rows each time.
     """
 
-    async def rows(self, scope: Scope = Scope()) -> Rows:
+    async def read_rows(self, scope: Scope = Scope()) -> Rows:
         """The rows of a scope, as they are now; copies."""
         ...
 
@@ -121,7 +122,7 @@ class NorthboundDb(Protocol):
 
         The commit holds only if what the operations touch is as it was read; else everything is done again, a few
         times. ``LimitExceeded`` for more than ``operations.LIMIT`` operations. ``numbered=False``: nobody waits until
-        it is ``applied``, which spares every chassis a report.
+        it is ``wait_applied``, which spares every chassis a report.
         """
         ...
 
@@ -132,15 +133,15 @@ class NorthboundDb(Protocol):
         """
         ...
 
-    async def applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:
+    async def wait_applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:
         """Wait until the southbound database and these chassis have the transaction, for at most so long."""
         ...
 
-    def features(self) -> OvnFeatures:
+    def read_features(self) -> OvnFeatures:
         """Of northd as it runs now."""
         ...
 
-    def changes(self) -> AsyncIterator[frozenset[str]]:
+    def watch_changes(self) -> AsyncIterator[frozenset[str]]:
         """Names of what somebody else changed (ports, ``namespace/vm`` of rows, ``OWN_NETWORK`` and a network), in
         batches; endless.
 
@@ -148,7 +149,7 @@ class NorthboundDb(Protocol):
         """
         ...
 
-    def healthy(self) -> str:
+    def explain_unhealthy(self) -> str:
         """Why it cannot be used now; empty: it can."""
         ...
 
@@ -162,11 +163,11 @@ async def last_change(northbound: NorthboundDb) -> int:
 class SouthboundDb(Protocol):
     """The southbound database of one zone, read only but for ``forget_chassis``. Errors as ``NorthboundDb``."""
 
-    async def binding(self, port: str) -> Binding | None:
+    async def read_binding(self, port: str) -> Binding | None:
         """Where the port is bound; ``None``: there is no such port."""
         ...
 
-    async def chassis(self) -> list[Chassis]:
+    async def list_chassis(self) -> list[Chassis]:
         """All that have registered, dead ones too."""
         ...
 
@@ -178,11 +179,11 @@ class SouthboundDb(Protocol):
         """Remove a chassis and its tunnels; one that lives registers again."""
         ...
 
-    def changes(self) -> AsyncIterator[frozenset[str]]:
+    def watch_changes(self) -> AsyncIterator[frozenset[str]]:
         """Names of ports whose bindings changed, in batches; endless. An empty set: all may have changed."""
         ...
 
-    def healthy(self) -> str:
+    def explain_unhealthy(self) -> str:
         """Why it cannot be used now; empty: it can."""
         ...
 
@@ -216,3 +217,26 @@ class Announcer(Protocol):
     ) -> int:
         """Send all frames at each time of the schedule, from now on; how many were sent. ``Unavailable``."""
         ...
+
+
+_CHASSIS_LIST: Final = (22, 6)
+_ARP_PROXY: Final = (23, 6)
+_FQDN: Final = (23, 9)
+_ALL_STRATEGIES: Final = (25, 9)
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)[.-]")
+
+
+def ovn_features(version: str) -> OvnFeatures:
+    """The features of a version as northd writes it (``23.03.1-20.27.0-70.6``); none of one that is not understood."""
+    found = _VERSION.match(version + ".")
+    number = (int(found[1]), int(found[2])) if found else (0, 0)
+    strategies: tuple[str, ...] = ()
+    if number >= _CHASSIS_LIST:
+        strategies = ("rarp", "garp", "na") if number >= _ALL_STRATEGIES else ("rarp",)
+    return OvnFeatures(
+        version=version,
+        arp_proxy_full=number >= _ARP_PROXY,
+        dhcpv6_fqdn=number >= _FQDN,
+        chassis_list=number >= _CHASSIS_LIST,
+        strategies=strategies,
+    )

@@ -3,7 +3,7 @@
 At home, where the hypervisor's subnet has the VM's address, nothing is needed. Elsewhere the zone of its hypervisor
 has a route to its address by the hypervisor's port, and a way out by the hypervisor's gateway router: in ``global``
 mode a policy for the address, in ``interconnect`` mode a route for the whole cluster. Every other zone has a route to
-the hypervisor's transit address (docs/reference/network-decisions.md#routes-and-garbage).
+the hypervisor's transit address (docs/design/network-decisions.md#routes-and-garbage).
 
 A route is replaced by prefix and policy, whatever its next hop: two routes to one prefix are a group whose members
 share the flows.
@@ -17,14 +17,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.errors import BadInput, Invalid
+from outlive.base import BadInput, Invalid
 from outlive.network.addresses import SubnetIndex
 from outlive.network.addressing import Subnet, parse_any, parse_subnet
 from outlive.network.copies import VmKey
 from outlive.network.names import LOCAL, POLICY_PRIORITY, REMOTE, ZONE_KEY, router_port
 from outlive.network.operations import POLICIES, ROUTES, Columns, Rows, RowsChange, RowsDraft
 from outlive.network.owners import delete_rows, is_of_vm, is_on_cluster_router, vm_keys
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 
 ZoneMode = Literal["global", "interconnect"]
 """One database for all hypervisors, or one for each of them."""
@@ -111,11 +111,11 @@ def address_of_family(addresses: Iterable[str], version: int) -> str | None:
 
 def is_home_of(subnets: Mapping[str, tuple[str, ...]], hypervisor: str, addresses: Sequence[str]) -> bool:
     """True if the hypervisor is the first of these whose switch has one of the addresses."""
-    return _index(tuple(subnets.items())).find(map(parse_any, addresses)) == hypervisor
+    return _build_index(tuple(subnets.items())).find(map(parse_any, addresses)) == hypervisor
 
 
 @lru_cache(maxsize=_INDEXES_LIMIT)
-def _index(subnets: tuple[tuple[str, tuple[str, ...]], ...]) -> SubnetIndex:
+def _build_index(subnets: tuple[tuple[str, tuple[str, ...]], ...]) -> SubnetIndex:
     """The index of these switches: one zone has the same for all its VMs."""
     return SubnetIndex(dict(subnets))
 
@@ -123,7 +123,7 @@ def _index(subnets: tuple[tuple[str, tuple[str, ...]], ...]) -> SubnetIndex:
 def delete_routing(draft: RowsDraft, vm: VmKey, zone: str | None = None) -> None:
     """Delete the VM's routes and policies; with ``zone``, only those that are marked so."""
     for table in (ROUTES, POLICIES):
-        draft.add(*delete_rows(table, [row for row in draft.table(table) if is_of_vm(row, vm, zone)]))
+        draft.add(*delete_rows(table, [row for row in draft.table_rows(table) if is_of_vm(row, vm, zone)]))
 
 
 def plan_local(draft: RowsDraft, zone: NetworkZone, place: Place) -> str:
@@ -136,7 +136,16 @@ def plan_local(draft: RowsDraft, zone: NetworkZone, place: Place) -> str:
         ensure_catch_all(draft, place.hypervisor, zone.cluster_subnets, gateway)
     else:
         for address in place.addresses:
-            _ensure_policy(draft, place, address, gateway)
+            version = parse_any(address).version
+            next_hop = address_of_family(gateway, version)
+            if next_hop is None:
+                raise _build_missing(place.hypervisor, "join", version)
+            key: Columns = {"priority": POLICY_PRIORITY, "match": f"ip{version}.src == {address}", "action": "reroute"}
+            draft.replace(
+                POLICIES,
+                {**key, "router": None},
+                {**key, "nexthops": [next_hop], "external_ids": {ZONE_KEY: LOCAL, **vm_keys(place.vm)}},
+            )
     for address in place.addresses:
         _ensure_route(draft, place.vm, LOCAL, address, next_hop=address, output_port=router_port(place.hypervisor))
     return f"{place.vm} is away from home on {place.hypervisor}: routes lead to its switch"
@@ -153,7 +162,7 @@ def plan_remote(draft: RowsDraft, zone: NetworkZone, place: Place) -> str:
         version = parse_any(address).version
         next_hop = address_of_family(transit, version)
         if next_hop is None:
-            raise _missing(place.hypervisor, "transit", version)
+            raise _build_missing(place.hypervisor, "transit", version)
         _ensure_route(draft, place.vm, REMOTE, address, next_hop=next_hop, output_port=None)
     return f"{place.vm} is away from home on {place.hypervisor} in another zone: routes lead to that zone"
 
@@ -174,19 +183,6 @@ def _ensure_route(
     )
 
 
-def _ensure_policy(draft: RowsDraft, place: Place, address: str, gateway: Sequence[str]) -> None:
-    version = parse_any(address).version
-    next_hop = address_of_family(gateway, version)
-    if next_hop is None:
-        raise _missing(place.hypervisor, "join", version)
-    key: Columns = {"priority": POLICY_PRIORITY, "match": f"ip{version}.src == {address}", "action": "reroute"}
-    draft.replace(
-        POLICIES,
-        {**key, "router": None},
-        {**key, "nexthops": [next_hop], "external_ids": {ZONE_KEY: LOCAL, **vm_keys(place.vm)}},
-    )
-
-
 def ensure_catch_all(
     draft: RowsDraft, hypervisor: str, subnets: Sequence[ClusterSubnet], gateway: Sequence[str]
 ) -> None:
@@ -199,11 +195,11 @@ def ensure_catch_all(
         network = parse_subnet(subnet.cidr)
         next_hop = address_of_family(gateway, network.version)
         if next_hop is None:
-            raise _missing(hypervisor, "join", network.version)
+            raise _build_missing(hypervisor, "join", network.version)
         length = _HOST_PREFIX[network.version] if subnet.host_prefix is None else subnet.host_prefix
         planned.append((network, length, next_hop))
     for network, length, next_hop in planned:
-        found = [row for row in draft.table(ROUTES) if _is_catch_all(row, network, length)]
+        found = [row for row in draft.table_rows(ROUTES) if _is_catch_all(row, network, length)]
         where = [{"ip_prefix": row["ip_prefix"], "policy": BY_SOURCE, "nexthop": row["nexthop"]} for row in found]
         row: Columns = {"ip_prefix": str(network), "nexthop": next_hop, "policy": BY_SOURCE}
         draft.replace(
@@ -229,7 +225,7 @@ def _is_catch_all(row: Columns, subnet: Subnet, host_prefix: int) -> bool:
     )
 
 
-def _missing(hypervisor: str, kind: str, version: int) -> JoinAddressMissing:
+def _build_missing(hypervisor: str, kind: str, version: int) -> JoinAddressMissing:
     return JoinAddressMissing(
         f"hypervisor {hypervisor} has no IPv{version} {kind} address",
         remedy=f"give it one, or remove the network's IPv{version} subnets",

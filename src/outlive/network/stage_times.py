@@ -10,20 +10,82 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from itertools import pairwise
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from outlive.base.errors import Unavailable, Unknown
-from outlive.base.logging import get_logger
+from outlive.base import BadInput, Unavailable, Unknown, get_logger
 from outlive.network.events import NetworkEvents
-from outlive.network.gap import GAP, GapInput, GuestProbe
 from outlive.network.informers import PortChange, StatusWriter
 from outlive.network.ports import NorthboundDb, Receipt
 from outlive.resources import VirtualMachinePortStatus
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.metrics import Metrics
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.runtime import Decision, DecisionLog, Metrics, OrderedTaskGroup
+
+# How long a guest was not heard while it moved, from probes (docs/design/network-decisions.md#networkgap).
+
+
+class ProbesMissing(BadInput):
+    """Nobody probed the guest in the time that is asked about."""
+
+    code = "probes-missing"
+
+
+class GuestProbe(msgspec.Struct, frozen=True, kw_only=True):
+    """One probe."""
+
+    at: Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+    """When it was sent, in seconds."""
+    answered: bool = False
+
+
+class GapInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Probes of a guest, and from when on they count."""
+
+    start: float | None = msgspec.field(default=None, name="from")
+    """In seconds; ``None``: from the first one."""
+    probes: tuple[GuestProbe, ...] = ()
+
+
+class GapResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Two measures of one silence, in whole milliseconds; both ``None`` while the guest is down."""
+
+    gap_ms: int | None
+    """The longest time from one answer to the next."""
+    silent_ms: int | None
+    """The longest time from the first of some unanswered probes to the next answer."""
+    down: bool
+    """The last probe has no answer."""
+
+
+def measure_gap(given: GapInput) -> GapResult:
+    """The longest silence of the guest; ``ProbesMissing`` for none at or after the start."""
+    counted = [one for one in given.probes if given.start is None or one.at >= given.start]
+    probes = sorted(counted, key=lambda one: one.at)
+    if not probes:
+        raise ProbesMissing("no probe was sent since then", remedy="probe until the move is over")
+    if not probes[-1].answered:
+        return GapResult(gap_ms=None, silent_ms=None, down=True)
+    answers = [one.at for one in probes if one.answered]
+    gap = max((later - earlier for earlier, later in pairwise(answers)), default=0.0)
+    longest, since = 0.0, None
+    for probe in probes:
+        if not probe.answered:
+            since = probe.at if since is None else since
+        elif since is not None:
+            longest, since = max(longest, probe.at - since), None
+    return GapResult(gap_ms=round(gap * 1000), silent_ms=round(longest * 1000), down=False)
+
+
+GAP: Final = Decision(
+    "network.gap",
+    measure_gap,
+    GapInput,
+    GapResult,
+    "How long a guest was not heard",
+    nulls_are_absent=True,
+)
+
 
 WAIT_S: Final = 10.0
 """How long a chassis may take; a stage that took longer is not told."""
@@ -67,10 +129,12 @@ class StageTimes:
         self._events = events
         self._decisions = decisions
         self._waiting: asyncio.Queue[SwitchOver] = asyncio.Queue(WAITING_LIMIT)
-        self._stage_s = metrics.histogram(
+        self._stage_s = metrics.add_histogram(
             "network_stage_seconds", "Stages of switch-overs, from the event to the flows of the target", ("stage",)
         )
-        self._dropped = metrics.counter("network_unmeasured_total", "Switch-overs whose stages were not measured", ())
+        self._dropped = metrics.add_counter(
+            "network_unmeasured_total", "Switch-overs whose stages were not measured", ()
+        )
 
     def count_prepared(self, took_s: float) -> None:
         """Count how long it took until a target could take over."""
@@ -99,7 +163,7 @@ class StageTimes:
                 _log.info("network.not_measured", vm=one.vm, why=str(error))
 
     async def _measure(self, one: SwitchOver) -> None:
-        applied = await self._nb.applied(one.receipt, on=[one.chassis], limit_s=WAIT_S)
+        applied = await self._nb.wait_applied(one.receipt, on=[one.chassis], limit_s=WAIT_S)
         if not applied.done:
             self._dropped.inc()
             return
@@ -116,7 +180,7 @@ class StageTimes:
                 stages_ms = {**times_ms, "activation": 1000 * max(0.0, one.activated_s[port])}
                 self._stage_s.labels("activation").observe(stages_ms["activation"] / 1000)
             gap_ms = self._decisions.use(GAP, probes_of(stages_ms), subject=port).gap_ms
-            await self._writer.write_port(port, _measured(one.move, stages_ms, gap_ms))
+            await self._writer.write_port(port, _record_times(one.move, stages_ms, gap_ms))
             if gap_ms is not None:
                 self._events.report_gap(port, gap_ms)
 
@@ -131,7 +195,7 @@ def probes_of(stages_ms: Mapping[str, float]) -> GapInput:
     return GapInput(probes=(GuestProbe(at=0.0, answered=True), GuestProbe(at=back_s, answered=True)))
 
 
-def _measured(id: str, stages_ms: Mapping[str, float], gap_ms: int | None) -> PortChange:
+def _record_times(id: str, stages_ms: Mapping[str, float], gap_ms: int | None) -> PortChange:
     rounded = {stage: round(took_ms, 3) for stage, took_ms in stages_ms.items()}
 
     def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:

@@ -1,4 +1,4 @@
-"""The state of a VM's migration, derived from its copies and never stored.
+"""The state of a VM's migration, derived from its copies and never stored; and what neighbours are to know of it.
 
     (none) ── target created ──► InProgress ── ready time ──► TargetDomainReady ── source ends ──► TargetDomainReady
                                   │      └ source ends first ──► (none)          └ next target ──► InProgress
@@ -6,7 +6,7 @@
 
 A target keeps its ready time for the rest of its life: ``TargetDomainReady`` without a source is the normal state of a
 VM that was once migrated, and whatever is done in it must be idempotent
-(docs/reference/network-decisions.md#networkstatus).
+(docs/design/network-decisions.md#networkstatus).
 """
 
 from __future__ import annotations
@@ -17,9 +17,51 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.network.copies import Copy, CopyQuestion, age_key, find_copies
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
+
+# Neighbours of an EVPN fabric: which hypervisor tells it of a copy.
+#
+# A hypervisor holds an entry for the MAC and each address of its guests, which the routing daemon makes known to the
+# fabric. While a migration runs the target only remembers; once the target is active the source withdraws and the
+# target tells (docs/design/network-decisions.md#networkneighbours).
+
+
+class NeighboursInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy, as a hypervisor sees it."""
+
+    hypervisor: str
+    completed: bool = False
+    status: StatusView | None = None
+    """Source and target by their hypervisors, not their copies; ``None``: the VM is in no migration."""
+
+
+class NeighboursResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of the copy's entries here; never both."""
+
+    delete: bool
+    ensure: bool
+
+
+def decide_neighbours(given: NeighboursInput) -> NeighboursResult:
+    """Whether the hypervisor deletes the copy's entries, or sees that they are there."""
+    status = given.status
+    is_ready = status is not None and status.state is MigrationState.TARGET_READY
+    delete = given.completed or (is_ready and status is not None and status.source == given.hypervisor)
+    ensure = status is None or (is_ready and status.target == given.hypervisor)
+    return NeighboursResult(delete=delete, ensure=ensure and not delete)
+
+
+NEIGHBOURS: Final = Decision(
+    "network.neighbours",
+    decide_neighbours,
+    NeighboursInput,
+    NeighboursResult,
+    "Whether a hypervisor tells an EVPN fabric of a copy",
+    nulls_are_absent=True,
+)
+
 
 LIVING_LIMIT: Final = 2
 """Living copies that a migration has at most."""
@@ -104,7 +146,7 @@ class StatusChangeResult(msgspec.Struct, frozen=True, kw_only=True):
     changed: bool
 
 
-def _status(question: CopyQuestion) -> StatusResult:
+def _decide_status(question: CopyQuestion) -> StatusResult:
     status = discover_migration(find_copies(question.find_asked().vm, question.copies))
     if status is None:
         return StatusResult(status=None)
@@ -114,7 +156,7 @@ def _status(question: CopyQuestion) -> StatusResult:
 
 STATUS: Final = Decision(
     "network.status",
-    _status,
+    _decide_status,
     CopyQuestion,
     StatusResult,
     "The migration that a VM is in",

@@ -2,7 +2,7 @@
 
 On a layer2 or localnet network both copies of a VM have a port with the same MAC on one switch. One of them is
 disabled and has no addresses: a disabled port that keeps them has a flow for its MAC that drops, beside the flow of the
-other port (docs/reference/network-decisions.md#ports).
+other port (docs/design/network-decisions.md#ports).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.network.addressing import parse_any, parse_mac
 from outlive.network.copies import VmKey
 from outlive.network.names import DEFAULT_NETWORK, LAYER2, NAD_KEY, NETWORK_KEY, TOPOLOGY_KEY
 from outlive.network.operations import PORTS, Columns, RowsDraft, delete, upsert
 from outlive.network.owners import external_ids, vm_keys
 from outlive.network.status import MigrationState
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 
 REMOTE_PORT: Final = "remote"
 """The type of a port of another zone."""
@@ -97,13 +97,13 @@ def plan_switch_ports(given: SwitchPortsInput) -> SwitchPorts:
     delete = () if target.is_here or not target.exists else (target.id,)
     match given.state:
         case None:
-            ports += source.port() or target.port()
+            ports += source.build_ports() or target.build_ports()
         case MigrationState.IN_PROGRESS:
-            ports += source.port() + target.port(enabled=False)
+            ports += source.build_ports() + target.build_ports(enabled=False)
         case MigrationState.TARGET_READY:
-            ports += source.port(enabled=False) + target.port(enabled=True)
+            ports += source.build_ports(enabled=False) + target.build_ports(enabled=True)
         case MigrationState.FAILED:
-            ports += source.port(enabled=True)
+            ports += source.build_ports(enabled=True)
             delete = (target.id,) if target.exists else ()
     return SwitchPorts(ports=tuple(ports), delete=delete)
 
@@ -120,7 +120,7 @@ class _Side:
         knows_all = given.topology == LAYER2 and given.transport == "overlay"
         self.is_here = self.is_local or (is_placed and knows_all)
 
-    def port(self, *, enabled: bool | None = None) -> list[SwitchPort]:
+    def build_ports(self, *, enabled: bool | None = None) -> list[SwitchPort]:
         """The port, if this database has to have it; a disabled one has no addresses."""
         if not self.is_here:
             return []
@@ -218,7 +218,7 @@ def delete_ports(draft: RowsDraft, vm: VmKey, nad: str, *, keep: Collection[str]
     """Delete the VM's ports on a network but those to keep. Answers the names of those deleted."""
     names = [
         row["name"]
-        for row in draft.table(PORTS)
+        for row in draft.table_rows(PORTS)
         if vm_keys(vm).items() <= external_ids(row).items()
         and external_ids(row).get(NAD_KEY, DEFAULT_NETWORK) == nad
         and row.get("name", "") not in {"", *keep}

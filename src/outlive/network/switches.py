@@ -9,23 +9,21 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Invalid, LimitExceeded
+from outlive.base import Clock, Invalid, LimitExceeded, as_datetime
 from outlive.network.addressing import parse_any, parse_subnet
+from outlive.network.cleanup import PauseReader
 from outlive.network.events import NetworkEvents
 from outlive.network.informers import BY_NETWORK, NetworkInformers, StatusWriter, condition_of
 from outlive.network.names import ROUTED, own_switch, switch_of_router_port
 from outlive.network.operations import ROUTER_PORTS, Op, Rows
 from outlive.network.owners import is_part_of, occupied_switches
-from outlive.network.pause import PauseReader
-from outlive.network.pool import SharedSubnets, overlapping, parts_of_subnets, share_subnets
+from outlive.network.pool import SharedSubnets, find_overlaps, parts_of_subnets, share_subnets
 from outlive.network.ports import NorthboundDb, OvnFeatures, Scope
 from outlive.network.topology import TopologyInput, TopologyResult, Travellers, plan_topology, topology_scope
 from outlive.network.views import cidrs_for, foreign_reason, is_programmed, network_problem, place_of
-from outlive.resources import VirtualNetwork, VirtualNetworkStatus
-from outlive.resources.meta import with_condition
-from outlive.resources.reasons import NetworkReason, Reason, reason
-from outlive.runtime.controller import Requeue
+from outlive.resources import VirtualNetwork, VirtualNetworkStatus, with_condition
+from outlive.resources.reasons import NetworkReason, Reason, make_reason
+from outlive.runtime import Requeue
 
 WAIT_S: Final = 30.0
 """When a network that could not be programmed is looked at again."""
@@ -69,16 +67,16 @@ class NetworkSwitches:
         networks = self._informers.networks.items()
         versions = tuple((one.name, one.metadata.resource_version) for one in networks)
         if versions != self._overlaps[0]:
-            self._overlaps = versions, overlapping(networks)
+            self._overlaps = versions, find_overlaps(networks)
         return self._overlaps[1].get(name, "")
 
     async def reconcile(self, name: str) -> Requeue | None:
         """A network's switches and routers, and the subnets of its hosts."""
-        network, ports = self._informers.networks.get(name), len(self._informers.ports.by_index(BY_NETWORK, name))
+        network, ports = self._informers.networks.get(name), len(self._informers.ports.list_by_index(BY_NETWORK, name))
         if network is not None and not is_programmed(network):
             return None
         if (await self._pause()).paused or (network is None and ports):
-            return Requeue(WAIT_S)  # VMs may run on it, whoever has deleted it
+            return Requeue(WAIT_S)  # VMs may run on it although it is deleted
         if network is not None and not ports:  # nobody is on it: it may become what its spec says
             network = _replace(network, status=_replace(network.status, type=None))
         problem = network_problem(network, self.overlap_of(name)) if network is not None else None
@@ -122,7 +120,7 @@ class NetworkSwitches:
         gone = {host for host in known if informers.hosts.get(host) is None}
         is_given = all(all(parts_of_subnets(spec, known.get(host, ()))) for host in hosts)
         in_ovn, with_vms = await self._read_parts(name) if gone or not is_given else ({}, set[str]())
-        used = [one for port in informers.ports.by_index(BY_NETWORK, name) for one in port.status.addresses]
+        used = [one for port in informers.ports.list_by_index(BY_NETWORK, name) for one in port.status.addresses]
         shared = SharedSubnets({}, {})
 
         def change(now: VirtualNetworkStatus) -> VirtualNetworkStatus:
@@ -137,12 +135,12 @@ class NetworkSwitches:
         if shared.lacking:
             why = f"{next(iter(shared.lacking.values()))}: {', '.join([*shared.lacking][:NAMED])}"
             remedy = "add a subnet to the network"
-            problem = reason(NetworkReason.NETWORK_INVALID, network=name, problem=why, remedy=remedy)
+            problem = make_reason(NetworkReason.NETWORK_INVALID, network=name, problem=why, remedy=remedy)
         return after if after is not None else network, problem
 
     async def _read_parts(self, name: str) -> tuple[dict[str, tuple[str, ...]], set[str]]:
         """Host → the parts of the network that its switch in OVN has; and hosts on whose switches VMs have ports."""
-        rows = await self._nb.rows(Scope(networks=(name,)))
+        rows = await self._nb.read_rows(Scope(networks=(name,)))
         occupied, first = occupied_switches(rows), own_switch(name, ROUTED)
         parts = {}
         for row in rows.get(ROUTER_PORTS, ()):
@@ -161,7 +159,7 @@ class NetworkSwitches:
             used[:] = [plan_topology(self.topology_of(name, network, rows, features))]
             return used[0].ops[:PART]
 
-        scope = topology_scope(self.topology_of(name, network, {}, self._nb.features()))
+        scope = topology_scope(self.topology_of(name, network, {}, self._nb.read_features()))
         for _ in range(PARTS_LIMIT):
             receipt = await self._nb.transact(scope, plan, comment=f"network {name}")
             if receipt.ops:
@@ -186,18 +184,18 @@ class NetworkSwitches:
             vlan=spec.vlan,
             cluster_subnets=tuple(one.cidr for one in spec.subnets),
             host_subnets=network.status.host_subnets,
-            travellers=self._travellers(network) if spec.type == "routed" and not features.arp_proxy_full else {},
+            travellers=self._find_travellers(network) if spec.type == "routed" and not features.arp_proxy_full else {},
             arp_proxy_full=features.arp_proxy_full,
             rows=rows,
         )
 
-    def _travellers(self, network: VirtualNetwork) -> dict[str, Travellers]:
+    def _find_travellers(self, network: VirtualNetwork) -> dict[str, Travellers]:
         """Of each host, what its guests from elsewhere believe to be on their link, but is not.
 
         Who has a port there answers itself, and as likely as not the proxy would instead.
         """
         homes = {cidr: host for host, parts in network.status.host_subnets.items() for cidr in parts}
-        ports = self._informers.ports.by_index(BY_NETWORK, network.name)
+        ports = self._informers.ports.list_by_index(BY_NETWORK, network.name)
         addresses: dict[str, list[str]] = {}
         away: dict[str, dict[str, None]] = {}
         present: dict[str, set[str]] = {}

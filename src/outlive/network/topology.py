@@ -1,4 +1,4 @@
-"""Switches and routers of one network of our own hosts (docs/reference/network-decisions.md#networktopology).
+"""Switches and routers of one network of our own hosts (docs/design/network-decisions.md#networktopology).
 
 A layer2 network is one switch, a localnet network one switch with a port to the physical network. On a routed network
 each host has a switch with its subnets, and the cluster router has a port to each of them. All these ports have one
@@ -38,7 +38,7 @@ from outlive.network.operations import (
     Rows,
     delete,
     is_same_row,
-    patched,
+    patch_row,
     replacing_patch,
     upsert,
     without_empty,
@@ -46,7 +46,7 @@ from outlive.network.operations import (
 from outlive.network.owners import ForeignRow, foreign_row, is_part_of, occupied_switches
 from outlive.network.pool import gateway_of
 from outlive.network.ports import Scope
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 
 
 class Travellers(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -92,8 +92,8 @@ class TopologyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def plan_topology(given: TopologyInput) -> TopologyResult:
     """The operations that make the network's switches, routers and their ports right; those of others stay.
 
-    What is gone goes first, so that no two ports of the router ever have one subnet. A switch with ports of VMs stays,
-    whoever has removed its host or network: they would go with it.
+    What is gone goes first, so that no two ports of the router ever have one subnet. A switch with ports of VMs stays
+    when its host or network is removed: the ports would go with it.
     """
     rows, units, ops = without_empty(given.rows), wanted_rows(given), list[Op]()
     occupied, kept_switches = occupied_switches(rows), set[str]()
@@ -126,7 +126,7 @@ def plan_topology(given: TopologyInput) -> TopologyResult:
         foreign += others
         for table, row, ones in found if not others else ():
             patch = replacing_patch(ones, row if table is ROUTERS else {**row, "external_ids": ours})
-            after = patched(ones[0] if ones else {}, patch)
+            after = patch_row(ones[0] if ones else {}, patch)
             if len(ones) != 1 or not is_same_row(ones[0], after):
                 ops.append(upsert(table, {"name": row["name"]}, patch))
                 tables[table][row["name"]] = [after]

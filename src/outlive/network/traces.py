@@ -109,13 +109,13 @@ class _Pipeline(msgspec.Struct, kw_only=True):
 
 def traced_ports(text: str) -> tuple[str, ...]:
     """The ports by which the packet comes into a switch or router."""
-    return tuple(dict.fromkeys(one.inport for one in _pipelines(text)))
+    return tuple(dict.fromkeys(one.inport for one in _parse_pipelines(text)))
 
 
 def read_trace(packet: TracePacket, text: str, names: Mapping[str, str], places: Mapping[str, str]) -> TraceAnswer:
     """The way of the packet. ``names``: in words, of logical ports; ``places``: port → its switch or router, which the
     program calls by a UUID."""
-    pipelines = list(_pipelines(text))
+    pipelines = list(_parse_pipelines(text))
     for one in pipelines:
         one.place = places.get(one.inport, one.place)
     outputs = [one.output for one in pipelines if one.output is not None]
@@ -127,21 +127,24 @@ def read_trace(packet: TracePacket, text: str, names: Mapping[str, str], places:
         outcome, words = TraceOutcome.ANSWERED, "OVN answers it"
     elif any(one.asks for one in pipelines):
         router = next(one.place for one in pipelines if one.asks)
-        outcome, words = TraceOutcome.ASKS, f"{router} asks for the MAC first, on {_named(ends, names) or 'no port'}"
+        outcome, words = (
+            TraceOutcome.ASKS,
+            f"{router} asks for the MAC first, on {_format_ports(ends, names) or 'no port'}",
+        )
     elif ends:
-        outcome, words = TraceOutcome.ARRIVES, f"arrives at {_named(ends, names)}"
+        outcome, words = TraceOutcome.ARRIVES, f"arrives at {_format_ports(ends, names)}"
     elif wire:
         outcome, words = TraceOutcome.LEAVES, f"leaves by {wire[0]} into the physical network"
     else:
         outcome = TraceOutcome.DROPPED
         last = last or (pipelines[-1] if pipelines else None)
         place, stage = (last.place, last.stage) if last is not None else (packet.switch, "")
-        words = f"dropped on {place}: {_why(stage)}" + (f" ({stage})" if stage else "")
+        words = f"dropped on {place}: {_explain_stage(stage)}" + (f" ({stage})" if stage else "")
     passed: bool | None = None
     if packet.expected:
         passed = outcome is not TraceOutcome.DROPPED and not set(packet.expected).isdisjoint(ends)
         if outcome is TraceOutcome.LEAVES or (not passed and ends):
-            words += f", not at {_named(packet.expected, names)}"
+            words += f", not at {_format_ports(packet.expected, names)}"
     return TraceAnswer(
         question=packet.question,
         packet=packet.text,
@@ -152,12 +155,12 @@ def read_trace(packet: TracePacket, text: str, names: Mapping[str, str], places:
         ports=tuple(ends),
         place=place,
         stage=stage,
-        hops=tuple(_hops(pipelines))[:HOPS_LIMIT],
+        hops=tuple(_list_hops(pipelines))[:HOPS_LIMIT],
         raw=text,
     )
 
 
-def _pipelines(text: str) -> Iterator[_Pipeline]:
+def _parse_pipelines(text: str) -> Iterator[_Pipeline]:
     now: _Pipeline | None = None
     for line in text.splitlines():
         if (begun := _PIPELINE.match(line)) is not None:
@@ -177,7 +180,7 @@ def _pipelines(text: str) -> Iterator[_Pipeline]:
         yield now
 
 
-def _hops(pipelines: list[_Pipeline]) -> Iterator[TraceHop]:
+def _list_hops(pipelines: list[_Pipeline]) -> Iterator[TraceHop]:
     """The switches and routers in their order, each with all ports that the packet leaves by."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     kinds: dict[str, str] = {}
@@ -190,9 +193,9 @@ def _hops(pipelines: list[_Pipeline]) -> Iterator[TraceHop]:
         yield TraceHop(kind=kinds[place] or "switch", name=place, inport=inport, outports=tuple(outs))
 
 
-def _why(stage: str) -> str:
+def _explain_stage(stage: str) -> str:
     return next((why for stages, why in _WHY if stage.startswith(stages)), "OVN has no flow for it")
 
 
-def _named(ports: tuple[str, ...] | list[str], names: Mapping[str, str]) -> str:
+def _format_ports(ports: tuple[str, ...] | list[str], names: Mapping[str, str]) -> str:
     return ", ".join(names.get(one, one) for one in ports)

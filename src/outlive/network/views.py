@@ -8,29 +8,32 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.base.errors import BadInput, Invalid
+from outlive.base import BadInput, Invalid
 from outlive.network.addressing import parse_address, parse_any, parse_mac, parse_subnet
+from outlive.network.own_networks import host_prefix, read_cidr
 from outlive.network.own_vms import OwnNetwork, OwnPort
 from outlive.network.owners import ForeignRow
-from outlive.network.pool import check_network, gateway_of, parts_of_subnets, with_mask
+from outlive.network.pool import add_mask, check_network, gateway_of, parts_of_subnets
 from outlive.network.ports import Chassis, chassis_name
-from outlive.network.subnets import host_prefix, read_cidr
-from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
-from outlive.resources.definitions import parse
-from outlive.resources.meta import creation_order
-from outlive.resources.networks import (
+from outlive.resources import (
     IN_OVN,
+    Hypervisor,
+    MigrationPhase,
     PortMode,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualNetwork,
+    creation_order,
     interface_id,
     is_interface_id,
     is_made_by_hosts,
+    parse,
     port_mode,
     present_network,
     present_type,
     vm_and_index,
 )
-from outlive.resources.reasons import NetworkReason, Reason, reason
-from outlive.resources.vms import MigrationPhase
+from outlive.resources.reasons import NetworkReason, Reason, make_reason
 
 MODES: Final[tuple[PortMode, ...]] = ("shared", "twin")
 
@@ -93,31 +96,31 @@ def obstacle_of(facts: PortFacts) -> Reason | None:
     """Why the port cannot be programmed where the VM is, apart from its addresses; ``None``: it can."""
     port, network, vm, place = facts.port, facts.network, facts.vm, facts.place
     if network is None:
-        return reason(NetworkReason.NETWORK_MISSING, network=port.spec.network)
+        return make_reason(NetworkReason.NETWORK_MISSING, network=port.spec.network)
     if (problem := network_problem(network, facts.overlaps)) is not None:
         return problem
     if vm is None:
-        return reason(NetworkReason.VM_MISSING, vm=port.spec.vm)
+        return make_reason(NetworkReason.VM_MISSING, vm=port.spec.vm)
     name, number = vm_and_index(port.name)
     if name != vm.name or not 0 <= number < len(vm.spec.ports):
-        return reason(NetworkReason.NO_INTERFACE, vm=vm.name, number=port.name.rpartition(".")[2])
+        return make_reason(NetworkReason.NO_INTERFACE, vm=vm.name, number=port.name.rpartition(".")[2])
     if not is_interface_id(vm.spec.ports[number]):
-        return reason(NetworkReason.NO_INTERFACE_ID, vm=vm.name, number=str(number))
+        return make_reason(NetworkReason.NO_INTERFACE_ID, vm=vm.name, number=str(number))
     oldest = min(facts.same_interface, key=creation_order, default=vm)
     if creation_order(oldest) < creation_order(vm):
         interface = vm.spec.ports[number]
-        return reason(NetworkReason.INTERFACE_TWICE, vm=vm.name, other=oldest.name, interface=interface)
+        return make_reason(NetworkReason.INTERFACE_TWICE, vm=vm.name, other=oldest.name, interface=interface)
     try:
         own_mac = parse_mac(port.spec.mac)
     except Invalid as error:
-        return reason(NetworkReason.MAC_INVALID, problem=error.message, remedy=error.remedy or "")
+        return make_reason(NetworkReason.MAC_INVALID, problem=error.message, remedy=error.remedy or "")
     if vm.spec.definition and (mac := _defined_mac(vm, number)) not in ("", own_mac):
-        return reason(NetworkReason.MAC_DIFFERS, vm=vm.name, number=str(number), mac=mac)
+        return make_reason(NetworkReason.MAC_DIFFERS, vm=vm.name, number=str(number), mac=mac)
     first = min(facts.same_mac, key=creation_order, default=port)
     if creation_order(first) < creation_order(port):
-        return reason(NetworkReason.MAC_TWICE, other=first.name, mac=own_mac, network=network.name)
+        return make_reason(NetworkReason.MAC_TWICE, other=first.name, mac=own_mac, network=network.name)
     if not place.host:
-        return reason(NetworkReason.NO_HOST, vm=vm.name)
+        return make_reason(NetworkReason.NO_HOST, vm=vm.name)
     has_part = network.spec.type != "routed" or place.host in network.status.host_subnets
     if has_part and port.status.active_on:
         return None  # it follows a VM that has run with it, wherever that runs now
@@ -150,22 +153,22 @@ def reach_problem(network: VirtualNetwork, host: Hypervisor | None) -> Reason | 
         return None
     if is_made_by_hosts(network) and network.reaches(host.metadata.labels):
         why = (host.status.networks or {}).get(network.name) or "its daemon has not said so"
-        return reason(NetworkReason.HOST_LACKS_NETWORK, network=network.name, host=host.name, why=why)
-    return reason(NetworkReason.HOST_NOT_REACHED, network=network.name, host=host.name)
+        return make_reason(NetworkReason.HOST_LACKS_NETWORK, network=network.name, host=host.name, why=why)
+    return make_reason(NetworkReason.HOST_NOT_REACHED, network=network.name, host=host.name)
 
 
 def network_problem(network: VirtualNetwork, overlaps: str = "") -> Reason | None:
     """Why the network cannot be programmed; ``None``: it can."""
     if (now := present_type(network)) != (wanted := network.spec.type):
-        return reason(NetworkReason.TYPE_CHANGED, network=network.name, type=now, wanted=wanted)
+        return make_reason(NetworkReason.TYPE_CHANGED, network=network.name, type=now, wanted=wanted)
     try:
         check_network(network.spec)
     except BadInput as error:
-        return reason(
+        return make_reason(
             NetworkReason.NETWORK_INVALID, network=network.name, problem=error.message, remedy=error.remedy or ""
         )
     if overlaps:
-        return reason(NetworkReason.SUBNETS_OVERLAP, network=network.name, other=overlaps)
+        return make_reason(NetworkReason.SUBNETS_OVERLAP, network=network.name, other=overlaps)
     return None
 
 
@@ -184,7 +187,7 @@ def row_names(port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlac
 
 def foreign_reason(found: ForeignRow) -> Reason:
     """That OVN has a row of somebody else in place of one of ours."""
-    return reason(NetworkReason.FOREIGN_ROW, row=found.row, owner=found.owner)
+    return make_reason(NetworkReason.FOREIGN_ROW, row=found.row, owner=found.owner)
 
 
 def _defined_mac(vm: VirtualMachine, number: int) -> str:
@@ -234,7 +237,7 @@ def wants_address(port: VirtualMachinePort, network: VirtualNetwork) -> Reason |
     """That the port has no addresses yet though its network manages them."""
     if port.status.addresses or network.spec.addressing == "none":
         return None
-    return reason(
+    return make_reason(
         NetworkReason.NO_ADDRESS,
         problem=f"port {port.name} has no addresses yet",
         remedy="see its condition Programmed: outlive describe virtualmachineport",
@@ -256,7 +259,7 @@ def network_cidrs(network: VirtualNetwork) -> list[str]:
     return [one.cidr for one in network.spec.subnets]
 
 
-def with_masks(addresses: Iterable[str], network: VirtualNetwork) -> tuple[str, ...]:
+def add_masks(addresses: Iterable[str], network: VirtualNetwork) -> tuple[str, ...]:
     """Each of the addresses once, with the mask of its subnet. ``Invalid``.
 
     On a routed network that is the subnet of a host, also of one that none has yet, or none has any more.
@@ -266,7 +269,7 @@ def with_masks(addresses: Iterable[str], network: VirtualNetwork) -> tuple[str, 
         whole = read_cidr(subnet.cidr)
         length = host_prefix(subnet, whole)
         cidrs += [str(parse_subnet(f"{address}/{length}")) for address in map(parse_any, found) if address in whole]
-    return tuple(dict.fromkeys(with_mask(one, cidrs) for one in found))
+    return tuple(dict.fromkeys(add_mask(one, cidrs) for one in found))
 
 
 def gateways_for(addresses: Iterable[str], network: VirtualNetwork) -> tuple[str, ...]:

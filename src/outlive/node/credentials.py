@@ -17,18 +17,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from outlive.base.clock import Clock
-from outlive.base.errors import NotFound, OutliveError, Refused
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
-from outlive.store.tls import (
+from outlive.base import Clock, NotFound, OutliveError, Random, Refused, get_logger
+from outlive.runtime import Periodic
+from outlive.store import (
     AUTHORITY_PATH,
     RENEWAL_PATH,
     TOKEN_PATH,
-    certificates,
-    context_trusting,
     fingerprint_of,
     is_own,
+    make_pinned_context,
+    parse_certificates,
 )
 
 LOOK_S: Final = 60.0
@@ -40,7 +38,7 @@ _log = get_logger("node.credentials")
 class CredentialStore(Protocol):
     """The files of the token and of the authorities (``drivers.credentials``)."""
 
-    async def pending(self) -> str:
+    async def read_pending(self) -> str:
         """The next secret, if one was made; empty otherwise."""
         ...
 
@@ -56,7 +54,7 @@ class CredentialStore(Protocol):
         """Drop the next secret."""
         ...
 
-    async def authorities(self) -> tuple[bytes, ...]:
+    async def read_authorities(self) -> tuple[bytes, ...]:
         """What is believed (DER); nothing where no authority is pinned."""
         ...
 
@@ -115,29 +113,31 @@ class CredentialRenewer:
         self._random = random
         self._make = make
         self._reported = reported
+        self._failing = ""
+        """Why the last look failed; empty: it did not."""
 
     async def run(self) -> None:
         """Until cancelled; what fails is tried again in the next look."""
-        said = ""
-        while True:
-            why = ""
-            for look in (self.look_at_authorities, self.look_at_token):
-                try:
-                    await look()
-                except (OutliveError, OSError) as error:
-                    why = why or str(error)
-            if why and why != said:
-                _log.warning("credentials.not_renewed", why=why)
-            said = why
-            await self._clock.sleep(LOOK_S * (1.0 + 0.5 * self._random.random()))
+        await Periodic(self._renew, lambda: LOOK_S * (1.0 + 0.5 * self._random.random()), clock=self._clock).run()
 
-    async def look_at_token(self) -> None:
+    async def _renew(self) -> None:
+        why = ""
+        for renew in (self.renew_authorities, self.renew_token):
+            try:
+                await renew()
+            except (OutliveError, OSError) as error:
+                why = why or str(error)
+        if why and why != self._failing:
+            _log.warning("credentials.not_renewed", why=why)
+        self._failing = why
+
+    async def renew_token(self) -> None:
         """Renew it where that is due, or was begun. ``OutliveError``, ``OSError``."""
         try:
             said = await self._connection.question(TOKEN_PATH)
         except NotFound:  # an older server
             return
-        if not (await self._files.pending() or (isinstance(said, dict) and said.get("renew") is True)):
+        if not (await self._files.read_pending() or (isinstance(said, dict) and said.get("renew") is True)):
             return
         secret = await self._files.prepare(self._make)
         try:
@@ -150,17 +150,17 @@ class CredentialRenewer:
         await self._connection.question(TOKEN_PATH)  # from its first use on the server counts the end of the former one
         _log.info("credentials.token_renewed")
 
-    async def look_at_authorities(self) -> None:
+    async def renew_authorities(self) -> None:
         """Believe those that the server has. ``OutliveError``, ``OSError``."""
-        known = await self._files.authorities()
+        known = await self._files.read_authorities()
         if not known:
             return
         status, raw = await self._connection.exchange("GET", AUTHORITY_PATH)
         if status == 200:
-            offered = tuple(one for one in certificates(raw.decode("ascii", "replace")) if is_own(one))
+            offered = tuple(one for one in parse_certificates(raw.decode("ascii", "replace")) if is_own(one))
             if (wanted := next_authorities(known, offered)) != known:
                 await self._files.believe(wanted)
-                self._connection.trust(context_trusting(wanted))
+                self._connection.trust(make_pinned_context(wanted))
                 _log.info("credentials.authorities_changed", fingerprints=[fingerprint_of(one) for one in wanted])
                 known = wanted
         self._reported(tuple(fingerprint_of(one) for one in known))

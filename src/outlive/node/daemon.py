@@ -11,10 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from outlive.base.deadline import set_within
-from outlive.base.errors import AlreadyExists, Forbidden, NotFound, OutliveError, Refused
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
+from outlive.base import AlreadyExists, Forbidden, NotFound, OutliveError, Random, Refused, get_logger
 from outlive.node.drain import DrainController
 from outlive.node.fencing.identity import board_problem
 from outlive.node.functions.reconciler import FunctionReconciler
@@ -28,12 +25,8 @@ from outlive.node.vm.context import VmContext
 from outlive.node.vm.reconciler import VmReconciler
 from outlive.node.vm.start import end_former_creates
 from outlive.resources import Hypervisor, ObjectRef, VirtualMachine
-from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.reasons.model import NAMED, names
-from outlive.runtime.crashes import keep_running
-from outlive.runtime.faults import fault_name
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import Store
+from outlive.resources.reasons import NAMED, FaultCode, Value, join_names
+from outlive.runtime import OrderedTaskGroup, Periodic, fault_name, keep_running
 
 RESTART_S: Final = 5.0
 """The wait before a part that failed is started again."""
@@ -73,15 +66,15 @@ class Daemon:
         """When that is due (monotonic)."""
         self._looked_in = ""
         """Incarnation of the store at the last look."""
-        self._wake = asyncio.Event()
-        """Set when the next look cannot wait."""
+        self._inspection = Periodic(self._inspect, lambda: float(shared.settings.look), clock=shared.clock, wakes=True)
+        """Reads what is wanted of this host and lists its domains; woken when the next look cannot wait."""
         shared.faults.undetermined = self._find_undetermined
         shared.reported = self.reporter.notify
         shared.domains.on_change = self._domain_changed
-        shared.domains.on_look = self.health.looked
-        shared.lease.on_renewed = self.health.renewed
-        shared.lease.on_entered = self._entered
-        shared.lease.on_lost = self._lost
+        shared.domains.on_look = self.health.note_listing
+        shared.lease.on_renewed = self.health.note_renewal
+        shared.lease.on_entered = self._on_entered
+        shared.lease.on_lost = self._on_lost
 
     def _domain_changed(self, vm: str) -> None:
         if vm in self.shared.domains.outside_slice():
@@ -90,7 +83,7 @@ class Daemon:
         self.reporter.notify()
         self.shared.functions.notify()
 
-    def _entered(self) -> None:
+    def _on_entered(self) -> None:
         entered = self.shared.lease.entered
         if entered is not None and entered is not self._swept:
             if entered.row in ("J2", "J3"):
@@ -99,13 +92,13 @@ class Daemon:
                 self.shared.read_in.clear()
         self._swept = entered
         self.shared.cleaned = not self.registration.needed
-        self._wake.set()
+        self._inspection.wake()
         self.workers.enqueue_all()
         self.reporter.notify()
 
-    def _lost(self) -> None:
+    def _on_lost(self) -> None:
         self.shared.cleaned = False
-        self._wake.set()
+        self._inspection.wake()
         self.reporter.notify()
 
     def _find_undetermined(self) -> list[str]:
@@ -114,7 +107,9 @@ class Daemon:
         node = self.shared
         if not node.domains.looked:
             return [FaultCode.UNKNOWN_VM]
-        held = {vm for vm in node.domains.by_vm if (seen := node.informer.get(vm)) is not None and node.entry(seen)}
+        held = {
+            vm for vm in node.domains.by_vm if (seen := node.informer.get(vm)) is not None and node.find_entry(seen)
+        }
         abouts = (ObjectRef(kind="VirtualMachine", name=vm) for vm in node.domains.by_vm.keys() - held)
         return [fault_name(FaultCode.UNKNOWN_VM, about) for about in abouts]
 
@@ -126,7 +121,7 @@ class Daemon:
         waits = ""
         while True:
             try:
-                await self.shared.desired.look()
+                await self.shared.desired.refresh()
                 break
             except Forbidden:
                 raise
@@ -151,7 +146,7 @@ class Daemon:
         if self._newcomer is None:
             return False
         try:
-            if await self.shared.machine.remembered() is not None:
+            if await self.shared.machine.read_remembered() is not None:
                 return False
             await self.shared.store.create(self._newcomer)
         except AlreadyExists:
@@ -177,7 +172,7 @@ class Daemon:
         for name, part in (
             ("vms", self._work),
             ("reports", self.reporter.run),
-            ("look", self._looks),
+            ("look", self._inspection.run),
             ("drain", self.drainer.run),
             ("storage", self.storage.run),
         ):
@@ -192,16 +187,10 @@ class Daemon:
         await self.shared.informer.wait_synced()
         await self.workers.run()
 
-    async def _looks(self) -> None:
-        """Read what is wanted of this host and list its domains, now and then."""
-        while True:
-            self._wake.clear()
-            await self._look()
-            await set_within(self._wake, float(self.shared.settings.look))
-
-    async def _look(self) -> None:
-        await self.shared.desired.try_look()
-        self._report_version()
+    async def _inspect(self) -> None:
+        await self.shared.desired.try_refresh()
+        why = self.shared.desired.not_understood
+        self._set_fault(FaultCode.VERSION_BEHIND, why != "", why=why)
         if self.shared.desired.incarnation != self._looked_in:
             if self._looked_in:  # a backup may hold entries that this host has withdrawn since
                 self._sweep_due_s = self.shared.clock.monotonic()
@@ -209,10 +198,7 @@ class Daemon:
             self.shared.faults.forget()
             self.workers.enqueue_all()
         went_back = self.shared.lease.entered is not None and self.shared.lease.entered.unannounced
-        if went_back and self.shared.desired.cluster is not None and self.shared.desired.cluster.paused:
-            self.shared.faults.activate(FaultCode.STORE_WENT_BACK, self._subject)
-        else:
-            self.shared.faults.clear(FaultCode.STORE_WENT_BACK, self._subject)
+        self._set_fault(FaultCode.STORE_WENT_BACK, went_back and self.shared.desired.paused)
         await self.shared.lease.remember()
         if not self.shared.lease.held:
             return
@@ -223,70 +209,53 @@ class Daemon:
             if self.shared.cleaned:
                 self.workers.enqueue_all()
                 self.reporter.notify()
-        if not await self._tried("daemon.domains_not_listed", self.shared.domains.look()):
+        if not await self._try_work("daemon.domains_not_listed", self.shared.domains.refresh()):
             # the guard may have stopped the hypervisor service, and this host holds its membership again
             try:
                 await self.shared.domains.start_service()
             except OutliveError as error:
                 _log.error("daemon.no_hypervisor", host=self.shared.host, error=str(error))
-        self._report_outside()
+        outside = self.shared.domains.outside_slice()
+        self._set_fault(FaultCode.GUESTS_OUTSIDE_SLICE, bool(outside), vms=join_names(outside))
         self._report_system()
-        await self._tried("daemon.foreign_domains_not_ended", self.shared.foreign.end())
-        await self._tried("daemon.hypervisor_not_checked", self._report_problems())
+        await self._try_work("daemon.foreign_domains_not_ended", self.shared.foreign.end())
+        await self._try_work("daemon.hypervisor_not_checked", self._report_problems())
         creates = end_former_creates(self.shared.guard, self.shared.domains, self.shared.creates)
-        await self._tried("daemon.former_creates_not_ended", creates)
+        await self._try_work("daemon.former_creates_not_ended", creates)
         due_s = self._sweep_due_s
         if due_s is not None and self.shared.clock.monotonic() >= due_s and self.shared.cleaned:
             self._sweep_due_s = None
-            if not await self._tried("daemon.not_swept", self._sweep()):
+            if not await self._try_work("daemon.not_swept", self._sweep()):
                 self._sweep_due_s = self.shared.clock.monotonic()
-        if await self.health.look():
+        if await self.health.evaluate():
             self.reporter.figures_due()
             self.reporter.notify()
         self.drainer.notify()
         self.shared.functions.notify()
-        await self.reporter.figures()
-
-    def _report_outside(self) -> None:
-        """Say whether guests run where the guard would not end them."""
-        outside, faults = self.shared.domains.outside_slice(), self.shared.faults
-        if outside:
-            faults.activate(FaultCode.GUESTS_OUTSIDE_SLICE, self._subject, vms=names(outside))
-        else:
-            faults.clear(FaultCode.GUESTS_OUTSIDE_SLICE, self._subject)
-
-    def _report_version(self) -> None:
-        """Say whether the server speaks of what this version does not know."""
-        why, faults = self.shared.desired.not_understood, self.shared.faults
-        if why:
-            faults.activate(FaultCode.VERSION_BEHIND, self._subject, why=why)
-        else:
-            faults.clear(FaultCode.VERSION_BEHIND, self._subject)
+        await self.reporter.publish_figures()
 
     def _report_system(self) -> None:
         """Say whether operators recorded another system of this host than its firmware says."""
-        fencing, record, faults = self.shared.desired.spec.fencing, self.shared.lease.record, self.shared.faults
+        fencing, record = self.shared.desired.spec.fencing, self.shared.lease.record
         why = board_problem(fencing.system_uuid, record.board) if record is not None else ""
-        if why:
-            faults.activate(FaultCode.SYSTEM_DIFFERS, self._subject, why=why, address=fencing.address)
-        else:
-            faults.clear(FaultCode.SYSTEM_DIFFERS, self._subject)
+        self._set_fault(FaultCode.SYSTEM_DIFFERS, why != "", why=why, address=fencing.address)
 
     async def _report_problems(self) -> None:
         """Say whether something besides this daemon starts domains here, so that nothing is started."""
-        found, faults = await self.shared.domains.problems(), self.shared.faults
+        found = await self.shared.domains.list_problems()
         found += tuple(f"{one} is to be ended: virsh destroy {one}" for one in self.shared.foreign.others)
         strangers = self.shared.foreign.strangers
-        if strangers:
-            faults.activate(FaultCode.FOREIGN_DOMAINS, self._subject, domains=names(strangers))
-        else:
-            faults.clear(FaultCode.FOREIGN_DOMAINS, self._subject)
-        if found:
-            faults.activate(FaultCode.HYPERVISOR_AUTOSTART, self._subject, why="; ".join(found[:NAMED]))
-        else:
-            faults.clear(FaultCode.HYPERVISOR_AUTOSTART, self._subject)
+        self._set_fault(FaultCode.FOREIGN_DOMAINS, bool(strangers), domains=join_names(strangers))
+        self._set_fault(FaultCode.HYPERVISOR_AUTOSTART, bool(found), why="; ".join(found[:NAMED]))
 
-    async def _tried(self, event: str, work: Awaitable[object]) -> bool:
+    def _set_fault(self, code: FaultCode, active: bool, **fields: Value) -> None:
+        """Activate this fault of the host, or clear it."""
+        if active:
+            self.shared.faults.activate(code, self._subject, **fields)
+        else:
+            self.shared.faults.clear(code, self._subject)
+
+    async def _try_work(self, event: str, work: Awaitable[object]) -> bool:
         """Whether it was done; if not, the next look tries it again."""
         try:
             await work
@@ -297,8 +266,17 @@ class Daemon:
 
     async def _sweep(self) -> None:
         """Look for entries of this host, on virtual machines that it does not observe, whose domain is not here."""
-        me = self.shared.lease.me
-        for name in await _with_entries(self.shared.store, me.host, me.uid):
+        host, uid = self.shared.lease.me.host, self.shared.lease.me.uid
+        found: list[str] = []
+        token = ""
+        while True:  # whole pages at a time: thousands of hosts look at thousands of them when a cluster starts
+            page = await self.shared.store.list(VirtualMachine, token=token)
+            mine = [(vm, one) for vm in page.items for one in vm.status.holders if one.hypervisor == host]
+            found += [vm.name for vm, one in mine if one.member_uid == uid]
+            if not page.token:
+                break
+            token = page.token
+        for name in found:
             if name not in self.shared.domains.by_vm:
                 self.workers.enqueue(name)
 
@@ -314,17 +292,3 @@ class Daemon:
             pause_s=RESTART_S,
             longest_s=longest_s,
         )
-
-
-async def _with_entries(store: Store, host: str, uid: str) -> list[str]:
-    """Virtual machines on which this membership of the host has an entry. Whole pages at a time: thousands of hosts
-    look at thousands of them when a cluster starts."""
-    found: list[str] = []
-    token = ""
-    while True:
-        page = await store.list(VirtualMachine, token=token)
-        mine = [(vm, one) for vm in page.items for one in vm.status.holders if one.hypervisor == host]
-        found += [vm.name for vm, one in mine if one.member_uid == uid]
-        if not page.token:
-            return found
-        token = page.token

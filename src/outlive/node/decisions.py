@@ -1,4 +1,4 @@
-"""The decisions of the node daemon by name, for ``outlive decide`` and for replay (docs/reference/node-decisions.md).
+"""The decisions of the node daemon by name, for ``outlive decide`` and for replay (docs/design/node-decisions.md).
 
 ``SAFETY_STEPS`` are all steps of the safety protocol that hosts and fencers take, in the order of the page that
 explains them; the model checker leaves out one of their preconditions after the other (docs/concepts/safety.md).
@@ -16,12 +16,12 @@ from outlive.node.fencing.proofs import ISOLATE, LIFT_CUT, PROVE_CUT, PROVE_OPER
 from outlive.node.fencing.states import ATTEMPT, CONDEMN, SWITCH_ON, SWITCHED_ON, TAKE_OVER, TRUST_AGAIN
 from outlive.node.fencing.suspicion import FENCE_EVALUATE, FENCE_LOOKS
 from outlive.node.functions.account import SRIOV_ACCOUNT
-from outlive.node.functions.registration import SRIOV_SYNC
+from outlive.node.functions.books import SRIOV_SYNC
 from outlive.node.handover import HANDOVER_STEP
 from outlive.node.health import LEAVE_HOST, SCORE_HOST
 from outlive.node.links.host_addresses import ADDRESS_PLAN
-from outlive.node.links.mtu import NETWORK_MTU
 from outlive.node.links.plan import LINKS_CONFIRM, LINKS_PLAN
+from outlive.node.links.wanted import NETWORK_MTU
 from outlive.node.membership.holders import ADOPT, CREATE, ENTER, HOLD, REHOLD, RELEASE, RESUME, SEND
 from outlive.node.membership.steps import LEAVE, RENEW, ROWS, SELF_CLEAN, LeaseResult, LeaseView, lease_state
 from outlive.node.relocation import FLUSH_RUN
@@ -35,8 +35,7 @@ from outlive.node.vm.requests import VM_REQUEST
 from outlive.node.vm.selection import SELECT_NODE
 from outlive.node.vm.start_order import START_ORDER
 from outlive.node.vm.states import VM_EVENT
-from outlive.runtime.decisions import Decision
-from outlive.runtime.steps import ProtocolStep
+from outlive.runtime import Decision, ProtocolStep
 
 HOST_STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (
     *ROWS,

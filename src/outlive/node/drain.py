@@ -15,21 +15,16 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import NotFound, OutliveError
-from outlive.base.logging import get_logger
-from outlive.node.health import LEAVE_HOST, Answer, LeaveInput, Leaver, LeaveResult, Peer, stays
+from outlive.base import NotFound, OutliveError, deadline, get_logger
+from outlive.node.health import LEAVE_HOST, EvacuationInput, HealthPeer, Leaver, LeaveResult, LeaveVerdict, explain_stay
 from outlive.node.health_monitor import HealthMonitor, PeerHealth
-from outlive.node.relocation import Departure, FlushStep, Relocations, goes_back
+from outlive.node.relocation import RelocationResult, Relocations, prefers_return
 from outlive.node.status import HostReporter
 from outlive.node.vm.context import VmContext
-from outlive.node.vm.start_order import in_order
-from outlive.node.vm.states import VmState, active_move, in_phase, state_of
-from outlive.resources import Coverage, ObjectRef, VirtualMachine
-from outlive.resources.hosts import DomainState
-from outlive.resources.reasons import VmReason
-from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.vms import RecoveryPhase, VirtualMachineStatus
+from outlive.node.vm.start_order import sort_by_order
+from outlive.node.vm.states import VmState, active_move, set_phase, state_of
+from outlive.resources import Coverage, DomainState, ObjectRef, RecoveryPhase, VirtualMachine, VirtualMachineStatus
+from outlive.resources.reasons import FaultCode, VmReason
 from outlive.store import list_all
 
 IN_LINE_S: Final = 10.0
@@ -42,7 +37,7 @@ FAILING_S: Final = 600.0
 """How long the virtual machines stay after live moves failed one after the other."""
 PEERS_S: Final = 30.0
 """How often the other hosts are looked at while virtual machines leave."""
-EMPTY_RATHER: Final = (Answer.ALONE, Answer.LIKE_OTHERS, Answer.IN_LINE)
+EMPTY_RATHER: Final = (LeaveVerdict.ALONE, LeaveVerdict.LIKE_OTHERS, LeaveVerdict.IN_LINE)
 """Reasons to stay that say nothing where nobody is there."""
 ATTEMPTS_KEPT: Final = 10_000
 """Virtual machines of which it is remembered that they would not leave."""
@@ -50,7 +45,7 @@ _log = get_logger("node.drain")
 
 
 class Evacuation:
-    """See the module. The drainer asks ``due`` and carries ``run`` out, between its own jobs."""
+    """See the module. The drainer asks ``is_due`` and carries ``run`` out, between its own jobs."""
 
     def __init__(
         self,
@@ -76,10 +71,13 @@ class Evacuation:
         self._answer: LeaveResult | None = None
         self._looked_s = 0.0
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether there is something to look at."""
         if self._health.degrading_for_s is None:
-            self._begin_anew()
+            self._not_before_s, self._wait_s = 0.0, EVACUATE_AGAIN_S
+            self._failures = 0
+            self._tried.clear()
+            self._answer = None
             return False
         return self._clock.monotonic() >= self._not_before_s
 
@@ -87,25 +85,19 @@ class Evacuation:
         """Ask whether they leave; if so, let them, one after the other, until something says no."""
         answer = await self._ask(fresh=True)
         if not answer.go:
-            nobody = answer.why in EMPTY_RATHER and not self._node.domains.present()
+            nobody = answer.why in EMPTY_RATHER and not self._node.domains.list_present()
             self._wait(answer.why)
-            self._say(go=False, why=Answer.LEFT if nobody else answer.why)
+            self._say(go=False, why=LeaveVerdict.LEFT if nobody else answer.why)
             return
         self._leaves = True
         self._say(go=True)
         _log.info("host.left", host=self._node.host)
         try:
-            why = await self._all()
+            why = await self._move_all()
         finally:
             self._leaves = False
         self._wait(why)
         self._say(go=False, why=why)
-
-    def _begin_anew(self) -> None:
-        self._not_before_s, self._wait_s = 0.0, EVACUATE_AGAIN_S
-        self._failures = 0
-        self._tried.clear()
-        self._answer = None
 
     def _say(self, *, go: bool, why: str = "") -> None:
         if self._health.leave(go=go, why=why):
@@ -113,9 +105,9 @@ class Evacuation:
 
     def _wait(self, why: str) -> None:
         now, settle_s = self._clock.monotonic(), self._health.policy.settle_s
-        if why == Answer.UNSETTLED:
+        if why == LeaveVerdict.UNSETTLED:
             self._not_before_s = now + max(0.0, settle_s - (self._health.degrading_for_s or 0.0))
-        elif why == Answer.IN_LINE:
+        elif why == LeaveVerdict.IN_LINE:
             self._not_before_s = now + IN_LINE_S
         else:
             self._not_before_s = now + self._wait_s
@@ -130,20 +122,20 @@ class Evacuation:
             self._failures = 0
             self._tried.clear()
         alone = self._decide(())
-        if alone.why not in (Answer.GO, Answer.ALONE):
+        if alone.why not in (LeaveVerdict.GO, LeaveVerdict.ALONE):
             return alone
         if self._answer is None or fresh or now - self._looked_s > PEERS_S:
-            peers = await self._others.look(self._health.policy.common_share)
+            peers = await self._others.list_peers(self._health.policy.common_share)
             self._answer, self._looked_s = self._decide(peers), now
-            if self._answer.why is Answer.IN_LINE:
-                self._answer = self._decide(await self._others.living(peers))
+            if self._answer.why is LeaveVerdict.IN_LINE:
+                self._answer = self._decide(await self._others.filter_living(peers))
             self._health.together = self._answer.together
         return self._answer
 
-    def _decide(self, peers: tuple[Peer, ...]) -> LeaveResult:
+    def _decide(self, peers: tuple[HealthPeer, ...]) -> LeaveResult:
         node, policy = self._node, self._health.policy
         now, spec = self._clock.now(), node.desired.spec
-        given = LeaveInput(
+        given = EvacuationInput(
             host=node.host,
             action=policy.action,
             degrading_for=self._health.degrading_for_s,
@@ -152,10 +144,10 @@ class Evacuation:
             leaving_share=max(0.0, policy.leaving_share),
             failures_limit=max(0, policy.failures),
             causes=self._health.standing.causes,
-            scores=self._health.figures()[0],
+            scores=self._health.read_figures()[0],
             leaves=self._leaves,
             draining=spec.drain or self._reporter.domain_state not in ("", "ready"),
-            maintenance=node.desired.maintenance(now) != "",
+            maintenance=node.desired.active_maintenance(now) != "",
             storage_lost=bool(node.losses.by_vm),
             failures=self._failures,
             peers=peers,
@@ -164,58 +156,52 @@ class Evacuation:
 
     # Leaving
 
-    async def _all(self) -> str:
-        """Every virtual machine that may leave, once; why that ended."""
+    async def _move_all(self) -> str:
+        """Every virtual machine that may leave, once, those that restart first first; why that ended."""
         refused = False
-        for name in await self._order():
-            await self._node.desired.try_look()
+        here = [one.vm for one in self._node.domains.list_present() if one.vm not in self._tried]
+        vms = {name: await self._node.find(name) for name in here}
+        priorities = {name: vm.spec.restart_priority or 0 for name, vm in vms.items() if vm is not None}
+        for name in sorted(priorities, key=lambda name: (-priorities[name], name)):
+            await self._node.desired.try_refresh()
             if not self._node.lease.held or self._relocations.stopped:
-                return Answer.UNSETTLED
+                return LeaveVerdict.UNSETTLED
             answer = await self._ask()
             if not answer.go:
                 return answer.why
-            match await self._one(name):
-                case Departure.FAILED:
+            match await self._move_one(name):
+                case RelocationResult.FAILED:
                     self._failures += 1
                     self._failed_s = self._clock.monotonic()
                     if len(self._tried) < ATTEMPTS_KEPT:
                         self._tried[name] = None
-                case Departure.LEFT:
+                case RelocationResult.LEFT:
                     self._failures = 0
-                case Departure.NO_ROOM:
+                case RelocationResult.NO_ROOM:
                     refused = True
-                case Departure.STAYS:
+                case RelocationResult.STAYS:
                     pass
         answer = await self._ask()
         if not answer.go:
             return answer.why
-        return Answer.NO_ROOM if refused else Answer.LEFT
+        return LeaveVerdict.NO_ROOM if refused else LeaveVerdict.LEFT
 
-    async def _order(self) -> list[str]:
-        """Those that are here, the ones that restart first first."""
-        here = [one.vm for one in self._node.domains.present() if one.vm not in self._tried]
-        vms = {name: await self._node.find(name) for name in here}
-        priorities = {name: vm.spec.restart_priority or 0 for name, vm in vms.items() if vm is not None}
-        return sorted(priorities, key=lambda name: (-priorities[name], name))
-
-    async def _one(self, name: str) -> Departure:
-        vm = await self._relocations.settled(name)
+    async def _move_one(self, name: str) -> RelocationResult:
+        vm = await self._relocations.wait_settled(name)
         if vm is None or name not in self._node.domains.by_vm:
-            return Departure.STAYS
-        return Departure.STAYS if stays(await self._leaver(vm)) else await self._relocations.leave(vm, evacuate=True)
-
-    async def _leaver(self, vm: VirtualMachine) -> Leaver:
+            return RelocationResult.STAYS
         try:
             required: int | None = (await self._node.store.get(Coverage, vm.name)).status.required
         except NotFound:
             required = None
-        return Leaver(
+        leaver = Leaver(
             state=state_of(vm),
             power=vm.spec.power_state,
             method=vm.spec.move_method,
             moving=active_move(vm) is not None,
             required=required,
         )
+        return RelocationResult.STAYS if explain_stay(leaver) else await self._relocations.leave(vm, evacuate=True)
 
 
 AGAIN_S: Final = 15.0
@@ -265,7 +251,7 @@ class DrainController:
                 self._say("flush")
                 await self._empty(self._lost_membership, stay=True)
         except TimeoutError:
-            _log.warning("drain.no_time_left", host=self._node.host, limit_s=limit_s, left=len(self._left()))
+            _log.warning("drain.no_time_left", host=self._node.host, limit_s=limit_s, left=len(self._remaining_vms()))
 
     async def _lost_membership(self) -> bool:
         return not self._node.lease.held
@@ -278,7 +264,7 @@ class DrainController:
             if not self._node.lease.held or self._node.desired.hypervisor is None or self._stopped:
                 continue
             self._state = self._state or self._node.desired.hypervisor.status.domain_state
-            job = self._job()
+            job = self._next_job()
             if job is None:
                 continue
             self._idle.clear()
@@ -289,22 +275,22 @@ class DrainController:
             self._idle.set()
             await self._rest()
 
-    def _job(self) -> Literal["flush", "unflush", "start", "leave"] | None:
+    def _next_job(self) -> Literal["flush", "unflush", "start", "leave"] | None:
         """What is to be done to get to what is wanted; ``None``: nothing."""
         if self._node.frozen:
             return None
         if self._node.desired.spec.drain:
-            return None if self._state == "flushed" and not self._left() else "flush"
+            return None if self._state == "flushed" and not self._remaining_vms() else "flush"
         if self._state in ("flush", "flushed", "unflush"):
             return "unflush"
         self._say("ready")
-        if self._stopped_here():
+        if self._find_stopped():
             return "start"
-        return "leave" if self._evacuation.due() else None
+        return "leave" if self._evacuation.is_due() else None
 
     async def _rest(self) -> None:
         """After a job that left something; what is wanted is looked at meanwhile."""
-        if self._job() in (None, "start", "leave"):
+        if self._next_job() in (None, "start", "leave"):
             return
         try:
             async with asyncio.timeout(AGAIN_S):
@@ -319,16 +305,16 @@ class DrainController:
             self._reporter.domain_state = state
             self._reporter.notify()
 
-    async def _cancelled(self, draining: bool) -> bool:
+    async def _is_cancelled(self, draining: bool) -> bool:
         """Whether something else is wanted by now, read again."""
-        await self._node.desired.try_look()
+        await self._node.desired.try_refresh()
         called_off = self._node.desired.spec.drain != draining or self._node.frozen
         return self._stopped or called_off or not self._node.lease.held
 
     async def _run(self, job: Literal["flush", "unflush", "start", "leave"]) -> None:
         if job == "start":
-            for name in self._stopped_here():
-                await self._start_again(name)
+            for name in self._find_stopped():
+                await self._start_vm(name)
             return
         if job == "leave":
             await self._evacuation.run()
@@ -336,14 +322,14 @@ class DrainController:
         self._say(job)
         subject = ObjectRef(kind="Hypervisor", name=self._node.host)
         if job == "unflush":
-            if await self._take_back():
+            if await self._return_vms():
                 self._say("ready")
             self._node.faults.clear(FaultCode.DRAIN_INCOMPLETE, subject)
             return
-        if not await self._empty(partial(self._cancelled, draining=True)):
+        if not await self._empty(partial(self._is_cancelled, draining=True)):
             return
-        await self._node.domains.look()
-        left = self._left()
+        await self._node.domains.refresh()
+        left = self._remaining_vms()
         if not left:
             self._say("flushed")
             self._node.faults.clear(FaultCode.DRAIN_INCOMPLETE, subject)
@@ -352,16 +338,21 @@ class DrainController:
 
     # Emptying
 
-    def _left(self) -> list[str]:
+    def _remaining_vms(self) -> list[str]:
         """Virtual machines that are here, and those that come: by a move, or because recovery sent them."""
-        host, here = self._node.host, self._node.domains.names()
-        coming = (vm.name for vm in self._node.informer.items() if vm.host == host and _on_its_way(vm))
-        return sorted({*here, *coming})
+        host, found = self._node.host, set(self._node.domains.list_names())
+        for vm in self._node.informer.items():
+            move, recovery = active_move(vm), vm.status.recovery
+            recovers = recovery is not None and recovery.phase is RecoveryPhase.ASSIGNED and recovery.host == host
+            if vm.host == host and (recovers or (move is not None and move.target == host)):
+                found.add(vm.name)
+        return sorted(found)
 
     async def _empty(self, cancelled: Callable[[], Awaitable[bool]], *, stay: bool = False) -> bool:
-        """Every virtual machine here, once; ``False`` if that was cancelled. ``stay``: whoever finds no room stays."""
-        for name in [one.vm for one in self._node.domains.present()]:
-            vm = await self._relocations.settled(name)
+        """Every virtual machine here, once; ``False`` if that was cancelled. ``stay``: a VM that finds no room
+        stays."""
+        for name in [one.vm for one in self._node.domains.list_present()]:
+            vm = await self._relocations.wait_settled(name)
             if await cancelled():
                 return False
             if vm is None or name not in self._node.domains.by_vm or active_move(vm) is not None:
@@ -371,38 +362,35 @@ class DrainController:
 
     # Taking back
 
-    async def _take_back(self) -> bool:
+    async def _return_vms(self) -> bool:
         """Every virtual machine that belongs here, once; ``False`` if that was cancelled."""
         host = self._node.host
         after = {
             vm.name: vm.spec.start_after
             async for vm in list_all(self._node.store, VirtualMachine)
-            if vm.status.home == host or vm.host == host or goes_back(vm, host)
+            if vm.status.home == host or vm.host == host or prefers_return(vm, host)
         }
-        for name in in_order(tuple(after), after):
-            if await self._cancelled(draining=False):
+        for name in sort_by_order(tuple(after), after):
+            if await self._is_cancelled(draining=False):
                 return False
             vm = await self._node.read(name)
             if vm is None or (vm.status.home == vm.host == host and state_of(vm) == VmState.START):
                 continue
-            vm = await self._relocations.settled(name)
-            if await self._cancelled(draining=False):
+            vm = await self._relocations.wait_settled(name)
+            if await self._is_cancelled(draining=False):
                 return False  # it may have taken long to settle
-            step = None if vm is None or active_move(vm) is not None else await self._relocations.take_back(vm)
-            if vm is not None and step is not None:
-                await self._take(vm, step)
+            step = None if vm is None or active_move(vm) is not None else await self._relocations.return_vm(vm)
+            if vm is None or step is None:
+                continue
+            if step.do in ("migrate_home", "rehome"):
+                self._say("unflush")
+                if await self._relocations.send(vm, host, ""):
+                    await self._relocations.wait_gone(vm.name)
+            elif step.do == "start":
+                await self._start_vm(vm.name)
         return True
 
-    async def _take(self, vm: VirtualMachine, step: FlushStep) -> None:
-        if step.do in ("migrate_home", "rehome"):
-            self._say("unflush")
-            if await self._relocations.send(vm, self._node.host, ""):
-                await self._relocations.gone(vm.name)
-            return
-        if step.do == "start":
-            await self._start_again(vm.name)
-
-    def _stopped_here(self) -> list[str]:
+    def _find_stopped(self) -> list[str]:
         """Virtual machines of this host that only a drain has stopped: they are to start whenever it is ready.
 
         Also those that came to it since, or ended after it had taken the others back.
@@ -411,18 +399,10 @@ class DrainController:
         mine = [vm for vm in known if vm.host == host and vm.status.reason == VmReason.STOPPED_BY_DRAIN]
         return [vm.name for vm in mine if state_of(vm) == VmState.STOP]
 
-    async def _start_again(self, name: str) -> None:
+    async def _start_vm(self, name: str) -> None:
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
             if now.host != self._node.host or state_of(now) != VmState.STOP:
                 return None
-            return _replace(in_phase(now.status, VmState.START), home=self._node.host)
+            return _replace(set_phase(now.status, VmState.START), home=self._node.host)
 
         await self._node.change(name, change)
-
-
-def _on_its_way(vm: VirtualMachine) -> bool:
-    """To where it is assigned: a move has yet to end, or its recovery."""
-    move, recovery, where = active_move(vm), vm.status.recovery, vm.host
-    return (move is not None and move.target == where) or (
-        recovery is not None and recovery.phase is RecoveryPhase.ASSIGNED and recovery.host == where
-    )

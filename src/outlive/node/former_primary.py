@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
-from outlive.node.primary_duties import DUTY_S
+from outlive.base import Clock, get_logger
+from outlive.node.handover import DUTY_S
 from outlive.node.primary_elector import STALL_S
 from outlive.resources import Fault, Membership, ObjectRef
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.faults import FaultSet, fault_name
-from outlive.store import Store
-from outlive.store.access import read
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import FaultSet, Periodic, fault_name, log_errors
+from outlive.store import Store, read
 
 LOOK_S: Final = 1.0
 """How often it is looked for."""
@@ -36,7 +33,7 @@ class Former:
     """Its last renewal that was seen before it had had the time to stop all of them."""
 
 
-def _process(member: Membership) -> tuple[str, int, str]:
+def _process_key(member: Membership) -> tuple[str, int, str]:
     return member.metadata.uid, member.record.epoch, member.record.nonce
 
 
@@ -60,14 +57,13 @@ class FormerPrimary:
 
     async def follow(self) -> None:
         """End the fault of a host that stalled, also where this host has the role no more."""
-        while True:
-            await self._clock.sleep(LOOK_S)
-            try:
-                if self._stalled and await self._former_has_ended():
-                    self._stalled = ""
-                    self._faults.clear(FaultCode.PRIMARY_STALLED, self._about)
-            except OutliveError as error:
-                _log.warning("primary.former_not_read", host=self._about.name, error=str(error))
+        failed = log_errors(_log, "primary.former_not_read", host=self._about.name)
+        await Periodic(self._end_fault, LOOK_S, clock=self._clock, wait_first=True, failed=failed).run()
+
+    async def _end_fault(self) -> None:
+        if self._stalled and await self._former_has_ended():
+            self._stalled = ""
+            self._faults.clear(FaultCode.PRIMARY_STALLED, self._about)
 
     async def _former_has_ended(self) -> bool:
         """Whether no duty runs any more on the host that stalled, or it says itself which one does.
@@ -80,9 +76,9 @@ class FormerPrimary:
             return True
         first = self._former
         if first is None or first.host != self._stalled:
-            first = self._former = Former(self._stalled, now_s, _process(member), member.record.seq)
+            first = self._former = Former(self._stalled, now_s, _process_key(member), member.record.seq)
         record = member.record
-        if _process(member) != first.process or record.dead_through >= record.epoch or record.state == "Released":
+        if _process_key(member) != first.process or record.dead_through >= record.epoch or record.state == "Released":
             return True
         if now_s < first.since_s + DUTY_S * self._duties + SETTLE_S:
             first = self._former = replace(first, seq=record.seq)

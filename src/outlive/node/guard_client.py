@@ -16,11 +16,20 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import Refused, Unavailable
-from outlive.base.logging import get_logger
-from outlive.guard import clocks, messages
-from outlive.guard.clocks import Instants
-from outlive.guard.states import Arm, Beat, CreateBegin, CreateEnd, Disarm, Event, Phase, Refusal
+from outlive.base import Refused, Unavailable, get_logger
+from outlive.guard import (
+    Arm,
+    Beat,
+    CreateBegin,
+    CreateEnd,
+    Disarm,
+    Event,
+    GuardRefusal,
+    Instants,
+    Phase,
+    clocks,
+    messages,
+)
 from outlive.node.ports import GuardReport
 
 CALL_LIMIT_S: Final = 1.0
@@ -31,7 +40,7 @@ REMEDY: Final = "is it running? systemctl status outlive-guard"
 _log = get_logger("node.guard_client")
 
 
-class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+class _GuardAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """What comes back; of a yes to ``status``, all of it."""
 
     id: int
@@ -74,13 +83,13 @@ class GuardConnection(ABC):
         """Whether the guard was armed when it was last heard of."""
 
     @abstractmethod
-    async def ask(self, event: Event | None) -> GuardReport | Refusal:
+    async def ask(self, event: Event | None) -> GuardReport | GuardRefusal:
         """What the guard answers to an event; ``None`` asks for its status. ``Unavailable`` where it does not."""
 
     async def report(self) -> GuardReport:
         """What it says of itself; of a guard that cannot be reached, that it is not armed."""
         try:
-            answer = await self._granted(None)
+            answer = await self._request_granted(None)
         except (Unavailable, Refused):
             return GuardReport(gate_open=not self.armed)
         self.armed = answer.armed
@@ -89,7 +98,7 @@ class GuardConnection(ABC):
     async def beat(self, sent: Instants, epoch: int) -> None:
         """Report an acknowledged renewal. ``Unavailable`` where the guard did not take it."""
         try:
-            await self._granted(Beat(sent, epoch))
+            await self._request_granted(Beat(sent, epoch))
         except Refused as error:
             raise Unavailable(f"the guard refused a renewal: {error.message}", remedy=error.remedy) from error
 
@@ -97,20 +106,20 @@ class GuardConnection(ABC):
         """Enforce from now on. Whatever becomes of the answer, the guard counts as armed until it says otherwise."""
         before, self.armed = self.armed, True
         try:
-            await self._granted(Arm(timeout_s, watchdog_s))
+            await self._request_granted(Arm(timeout_s, watchdog_s))
         except Refused:
             self.armed = before
             raise
 
     async def disarm(self) -> None:
         """Enforce nothing any more."""
-        await self._granted(Disarm())
+        await self._request_granted(Disarm())
         self.armed = False
 
     async def begin_create(self, run_id: str) -> bool:
         """Whether this run may be started."""
         try:
-            await self._granted(CreateBegin(run_id))
+            await self._request_granted(CreateBegin(run_id))
         except Refused as error:
             _log.warning("guard.create-refused", run_id=run_id, why=error.message)
             return False
@@ -124,21 +133,21 @@ class GuardConnection(ABC):
     async def end_create(self, run_id: str) -> None:
         """That start is over. A guard that is not there need not hear of it, unless it was armed."""
         try:
-            await self._granted(CreateEnd(run_id))
+            await self._request_granted(CreateEnd(run_id))
         except Unavailable:
             if self.armed:
                 raise
 
-    async def _granted(self, event: Event | None) -> GuardReport:
+    async def _request_granted(self, event: Event | None) -> GuardReport:
         answer = await self.ask(event)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, GuardRefusal):
             raise Refused(
                 f"the guard refused {messages.name_of(event)}: {answer.message}", remedy="see outlive guard --status"
             )
         return answer
 
 
-def misses(cgroup: str, guests: str) -> str:
+def explain_uncovered(cgroup: str, guests: str) -> str:
     """Why a guard that ends everything below ``cgroup`` would not end guests below ``guests``; empty: it would.
 
     An empty path is one that nobody has said.
@@ -167,39 +176,37 @@ class GuardClient(GuardConnection):
         self._calls = 0
         self._reachable = True
 
-    def instants(self) -> Instants:
+    def read_clocks(self) -> Instants:
         """The guard's clocks."""
-        return clocks.instants()
+        return clocks.read_clocks()
 
     async def close(self) -> None:
         """Let the connection go; the next call makes another one."""
         self._drop()
 
-    async def ask(self, event: Event | None) -> GuardReport | Refusal:
+    async def ask(self, event: Event | None) -> GuardReport | GuardRefusal:
         """One request and its answer; ``Unavailable`` for anything but an answer."""
         do = messages.name_of(event)
         try:
             async with asyncio.timeout(self._limit_s), self._one_call:
-                answer = await self._asked(event)
+                answer: _GuardAnswer | None = None
+                if self._streams is not None:  # the guard may have been started anew since; no request minds another
+                    with contextlib.suppress(OSError, EOFError):
+                        answer = await self._exchange(event)
+                if answer is None:
+                    answer = await self._exchange(event)
         except TimeoutError:
-            raise self._unreachable(f"the guard did not answer {do} within {self._limit_s:g} s") from None
+            raise self._note_unreachable(f"the guard did not answer {do} within {self._limit_s:g} s") from None
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, msgspec.DecodeError) as error:
-            raise self._unreachable(f"the guard at {self._path} cannot be reached: {error}") from error
+            raise self._note_unreachable(f"the guard at {self._path} cannot be reached: {error}") from error
         if not self._reachable:
             self._reachable = True
             _log.info("guard.reachable-again", path=self._path)
         if not answer.ok:
-            return Refusal(answer.code, answer.message)
-        return msgspec.structs.replace(answer.report, misses=misses(answer.cgroup, self._guests))
+            return GuardRefusal(answer.code, answer.message)
+        return msgspec.structs.replace(answer.report, misses=explain_uncovered(answer.cgroup, self._guests))
 
-    async def _asked(self, event: Event | None) -> _Answer:
-        """Once more on a fresh connection, where the guard was started anew since the last call; no request minds."""
-        if self._streams is not None:
-            with contextlib.suppress(OSError, EOFError):
-                return await self._exchanged(event)
-        return await self._exchanged(event)
-
-    async def _exchanged(self, event: Event | None) -> _Answer:
+    async def _exchange(self, event: Event | None) -> _GuardAnswer:
         """Whatever goes wrong here ends the connection: a late answer must never be taken for the next one."""
         self._calls += 1
         done = False
@@ -207,9 +214,9 @@ class GuardClient(GuardConnection):
             if self._streams is None:
                 self._streams = await asyncio.open_unix_connection(self._path, limit=ANSWER_BYTES)
             reader, writer = self._streams
-            writer.write(messages.request(self._calls, event))
+            writer.write(messages.encode_request(self._calls, event))
             await writer.drain()
-            answer = msgspec.json.decode(await reader.readuntil(), type=_Answer)
+            answer = msgspec.json.decode(await reader.readuntil(), type=_GuardAnswer)
             if answer.id != self._calls:
                 raise ValueError(f"it answered call {answer.id} instead of {self._calls}")
             done = True
@@ -223,7 +230,7 @@ class GuardClient(GuardConnection):
         if streams is not None:
             streams[1].close()
 
-    def _unreachable(self, message: str) -> Unavailable:
+    def _note_unreachable(self, message: str) -> Unavailable:
         """Said once in the log as long as it lasts."""
         if self._reachable and self.armed:
             _log.error("guard.unreachable", path=self._path, why=message)

@@ -4,7 +4,7 @@ A host that gets slow falls silent later, if at all: slow disks, a hypervisor th
 store that is far away. One bad measurement says nothing. A host degrades when most of what was measured over a window
 was bad, or when a part sinks all through it towards nothing; it has recovered only after a longer time in which the
 windows were good, so that what comes and goes does not turn the host over and over
-(docs/reference/node-decisions.md#hostscore).
+(docs/design/node-decisions.md#hostscore).
 
 A live move is cheap and a mass of them is not, so every doubt keeps VMs where they are: many hosts that degrade
 together share a cause, and it is not theirs; a host that is no slower than the others has nothing of its own; one host
@@ -21,13 +21,10 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from outlive.base.errors import BadInput
-from outlive.base.natural import natural_key
-from outlive.base.phrases import count_of, listing
+from outlive.base import BadInput, count_of, join_parts, natural_key
 from outlive.node.vm.states import VmState
 from outlive.resources import Degrading
-from outlive.runtime.decisions import Decision
-from outlive.runtime.units import Amount, Count, Number, Positive
+from outlive.runtime import Amount, Count, Decision, Number, Positive
 
 FULL: Final = 100
 """The score of a part that is as fast as it should be."""
@@ -49,7 +46,7 @@ SAMPLES_LIMIT: Final = 1024
 """Samples of one part in one decision."""
 
 
-class Part(enum.StrEnum):
+class HealthPart(enum.StrEnum):
     """The parts of a host that are measured."""
 
     KEEPALIVE = "keepalive"
@@ -71,12 +68,12 @@ class Bounds(NamedTuple):
     bad: float
 
 
-BOUNDS: Final[dict[Part, Bounds]] = {
-    Part.KEEPALIVE: Bounds(0.25, 1.0),
-    Part.STORE: Bounds(0.2, 1.0),
-    Part.DISK: Bounds(0.1, 0.6),
-    Part.HYPERVISOR: Bounds(0.5, 5.0),
-    Part.STORAGE: Bounds(0.5, 3.0),
+BOUNDS: Final[dict[HealthPart, Bounds]] = {
+    HealthPart.KEEPALIVE: Bounds(0.25, 1.0),
+    HealthPart.STORE: Bounds(0.2, 1.0),
+    HealthPart.DISK: Bounds(0.1, 0.6),
+    HealthPart.HYPERVISOR: Bounds(0.5, 5.0),
+    HealthPart.STORAGE: Bounds(0.5, 3.0),
 }
 
 
@@ -97,7 +94,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     since: Number = 0
     bad_at: Number = 0
     """When a window was bad last."""
-    causes: tuple[Part, ...] = ()
+    causes: tuple[HealthPart, ...] = ()
     """The parts that were bad then."""
 
 
@@ -107,7 +104,7 @@ class ScoreInput(msgspec.Struct, frozen=True, kw_only=True):
     now: Number
     window: Positive
     quiet: Positive
-    samples: dict[Part, Samples]
+    samples: dict[HealthPart, Samples]
     before: Level = Level()
 
 
@@ -126,51 +123,48 @@ class PartScore(msgspec.Struct, frozen=True, kw_only=True):
 class ScoreResult(msgspec.Struct, frozen=True, kw_only=True):
     """Parts that were measured, the worst of them, and what is to be said of the host from now on."""
 
-    parts: dict[Part, PartScore]
+    parts: dict[HealthPart, PartScore]
     score: int
     standing: Level
 
 
 def score_host(given: ScoreInput) -> ScoreResult:
     """Score each part and say whether the host degrades. ``BadInput`` for samples that are not in the order of time."""
-    parts = {part: found for part in Part if (found := _part(part, given)) is not None}
+    parts = {part: found for part in HealthPart if (found := _score_part(part, given)) is not None}
     causes = tuple(part for part, found in parts.items() if found.degrades)
-    return ScoreResult(
-        parts=parts,
-        score=min((found.score for found in parts.values()), default=FULL),
-        standing=_standing(given, causes),
-    )
+    before = standing = given.before
+    if causes:
+        since = before.since if before.level == "degrading" else given.now
+        standing = Level(level="degrading", since=since, bad_at=given.now, causes=causes)
+    elif before.level == "well" or given.now - before.bad_at >= max(given.quiet, given.window):
+        standing = Level(level="well", since=before.since if before.level == "well" else given.now)
+    score = min((found.score for found in parts.values()), default=FULL)
+    return ScoreResult(parts=parts, score=score, standing=standing)
 
 
-def score_of(part: Part, value: Number) -> float:
-    """Of one measurement, 0 to 100."""
-    good, bad = BOUNDS[part]
-    return FULL * min(1.0, max(0.0, (bad - value) / (bad - good)))
-
-
-def scores_over(part: Part, samples: Sequence[Sample], *, now: Number, window: Number) -> list[tuple[float, float]]:
-    """Time and score of each sample of the window."""
-    return [(float(one.at), score_of(part, one.value)) for one in samples if now - window < one.at <= now]
-
-
-def middle(scores: Sequence[float]) -> float:
+def lower_median(scores: Sequence[float]) -> float:
     """The middle one, of two the lower."""
     return sorted(scores)[(len(scores) - 1) // 2]
 
 
-def _part(part: Part, given: ScoreInput) -> PartScore | None:
+def _score_part(part: HealthPart, given: ScoreInput) -> PartScore | None:
     samples = given.samples.get(part, ())
     if any(later.at < earlier.at for earlier, later in itertools.pairwise(samples)):
         raise BadInput(f"samples of {part.value} are not in the order of time", remedy="write the oldest first")
-    points = scores_over(part, samples, now=given.now, window=given.window)
+    good, poor = BOUNDS[part]
+    points = [
+        (float(one.at), FULL * min(1.0, max(0.0, (poor - one.value) / (poor - good))))
+        for one in samples
+        if given.now - given.window < one.at <= given.now
+    ]
     if not points:
         return None
     bad = [at for at, score in points if score < BAD]
-    fall = _line(points, given.now, given.window)
+    fall = _fit_line(points, given.now, given.window)
     most = len(points) >= LEAST and len(bad) >= BAD_SHARE * len(points)
     spread = bool(bad) and bad[-1] - bad[0] >= SPREAD * given.window
     return PartScore(
-        score=round(middle([score for _, score in points])),
+        score=round(lower_median([score for _, score in points])),
         slope=round(fall.slope_s * 60, 1),
         samples=len(points),
         bad=len(bad),
@@ -178,16 +172,16 @@ def _part(part: Part, given: ScoreInput) -> PartScore | None:
     )
 
 
-class _Line(NamedTuple):
+class _TrendLine(NamedTuple):
     slope_s: float
     """Points a second."""
     sinks: bool
 
 
-def _line(points: Sequence[tuple[float, float]], now: Number, window: Number) -> _Line:
+def _fit_line(points: Sequence[tuple[float, float]], now: Number, window: Number) -> _TrendLine:
     """The straight line of least squares, where the points lie far enough apart."""
     if len(points) < LEAST or points[-1][0] - points[0][0] < window / 2:
-        return _Line(0.0, False)
+        return _TrendLine(0.0, False)
     mean_at = sum(at for at, _ in points) / len(points)
     mean_score = sum(score for _, score in points) / len(points)
     spread = sum((at - mean_at) ** 2 for at, _ in points)
@@ -195,43 +189,28 @@ def _line(points: Sequence[tuple[float, float]], now: Number, window: Number) ->
     present = mean_score + slope_s * (float(now) - mean_at)
     later = present + slope_s * float(window)
     low = present < SINKING_BELOW and later < SINKS_TO
-    return _Line(slope_s, low and _falls_throughout(points, float(now), float(window)))
-
-
-def _falls_throughout(points: Sequence[tuple[float, float]], now: float, window: float) -> bool:
-    """Whether each third of the window is worse than the one before: a step down, or one deep sample, is no slope."""
     thirds: list[list[float]] = [[], [], []]
     for at, score in points:
-        thirds[min(2, int(3 * (at - (now - window)) / window))].append(score)
-    if not all(thirds):
-        return False
-    first, second, third = (middle(scores) for scores in thirds)
-    return first - second >= FALL and second - third >= FALL
-
-
-def _standing(given: ScoreInput, causes: tuple[Part, ...]) -> Level:
-    before = given.before
-    if causes:
-        since = before.since if before.level == "degrading" else given.now
-        return Level(level="degrading", since=since, bad_at=given.now, causes=causes)
-    if before.level == "degrading" and given.now - before.bad_at < max(given.quiet, given.window):
-        return before
-    return Level(level="well", since=before.since if before.level == "well" else given.now)
+        thirds[min(2, int(3 * (at - (float(now) - float(window))) / float(window)))].append(score)
+    medians = [lower_median(scores) for scores in thirds if scores]
+    # each third of the window is worse than the one before: a step down, or one deep sample, is no slope
+    falls = len(medians) == len(thirds) and all(one - other >= FALL for one, other in itertools.pairwise(medians))
+    return _TrendLine(slope_s, low and falls)
 
 
 WORSE_BY: Final = 25
 """Points by which a host must be below the middle one of the others for the trouble to be its own."""
-SAME_TROUBLE: Final[dict[Part, str]] = {
-    Part.KEEPALIVE: "store",
-    Part.STORE: "store",
-    Part.DISK: "disk",
-    Part.HYPERVISOR: "hypervisor",
-    Part.STORAGE: "storage",
+SAME_TROUBLE: Final[dict[HealthPart, str]] = {
+    HealthPart.KEEPALIVE: "store",
+    HealthPart.STORE: "store",
+    HealthPart.DISK: "disk",
+    HealthPart.HYPERVISOR: "hypervisor",
+    HealthPart.STORAGE: "storage",
 }
 """Renewals are writes to the store: they are late where it is slow."""
 
 
-class Answer(enum.StrEnum):
+class LeaveVerdict(enum.StrEnum):
     """Why virtual machines do not leave, in the order in which it is looked at."""
 
     GO = ""
@@ -265,17 +244,17 @@ class Answer(enum.StrEnum):
     """… or nobody is there any more who may: found out by trying, and no answer of the decision."""
 
 
-WAITS: Final = frozenset({Answer.UNSETTLED, Answer.IN_LINE})
+WAITS: Final = frozenset({LeaveVerdict.UNSETTLED, LeaveVerdict.IN_LINE})
 """Answers that change by themselves soon: the host waits in line."""
 
 
-class Peer(msgspec.Struct, frozen=True, kw_only=True):
+class HealthPeer(msgspec.Struct, frozen=True, kw_only=True):
     """Another host, as it has published itself."""
 
     name: str
     works: bool = True
     degrading: bool = False
-    causes: tuple[Part, ...] = ()
+    causes: tuple[HealthPart, ...] = ()
     leaving: Literal["", "waits", "leaves", "stays"] = ""
     scores: dict[str, int] = {}
     storage_lost: bool = False
@@ -285,7 +264,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: bool = False
 
 
-class LeaveInput(msgspec.Struct, frozen=True, kw_only=True):
+class EvacuationInput(msgspec.Struct, frozen=True, kw_only=True):
     """A host that degrades, the policy, and the other hosts. Times in seconds."""
 
     host: str
@@ -296,7 +275,7 @@ class LeaveInput(msgspec.Struct, frozen=True, kw_only=True):
     common_share: Amount = 0.25
     leaving_share: Amount = 0
     failures_limit: Count = 3
-    causes: tuple[Part, ...] = ()
+    causes: tuple[HealthPart, ...] = ()
     scores: dict[str, int] = {}
     leaves: bool = False
     """Whether it is being left already."""
@@ -305,85 +284,76 @@ class LeaveInput(msgspec.Struct, frozen=True, kw_only=True):
     storage_lost: bool = False
     failures: Count = 0
     """Live moves in a row that failed."""
-    peers: tuple[Peer, ...] = ()
+    peers: tuple[HealthPeer, ...] = ()
 
 
 class LeaveResult(msgspec.Struct, frozen=True, kw_only=True):
     """Whether they leave, else why not; and how many hosts count as having the same trouble, of how many."""
 
     go: bool
-    why: Answer
+    why: LeaveVerdict
     together: int = 0
     working: int = 0
 
 
-def decide_leave(given: LeaveInput) -> LeaveResult:
+def decide_leave(given: EvacuationInput) -> LeaveResult:
     """Look at each reason to stay in turn."""
     working = [peer for peer in given.peers if peer.works]
-    together = 1 + sum(_shares(given.causes, peer) for peer in working)
-    why = _why(given, working, together)
-    return LeaveResult(go=why is Answer.GO, why=why, together=together, working=len(working) + 1)
+    troubles = {SAME_TROUBLE[cause] for cause in given.causes}
+    together = 1 + sum(
+        peer.degrading and any(SAME_TROUBLE[cause] in troubles for cause in peer.causes) for peer in working
+    )
+    why = _decide_leave(given, working, together)
+    return LeaveResult(go=why is LeaveVerdict.GO, why=why, together=together, working=len(working) + 1)
 
 
-def same_cause(together: int, working: int, share: float | int) -> bool:
+def has_common_cause(together: int, working: int, share: float | int) -> bool:
     """Whether so many hosts with the same trouble have it from outside."""
     return together > 1 and together > share * working
 
 
-def _why(given: LeaveInput, working: Sequence[Peer], together: int) -> Answer:
-    own = _own(given)
-    if own is not Answer.GO:
+def _decide_leave(given: EvacuationInput, working: Sequence[HealthPeer], together: int) -> LeaveVerdict:
+    own = _check_own(given)
+    if own is not LeaveVerdict.GO:
         return own
     if not any(not peer.degrading for peer in working):
-        return Answer.ALONE if together == 1 else Answer.COMMON_CAUSE
-    if same_cause(together, len(working) + 1, given.common_share):
-        return Answer.COMMON_CAUSE
-    if all(_alike(cause, given, working) for cause in given.causes):
-        return Answer.LIKE_OTHERS
-    return Answer.IN_LINE if _ahead(given, working) >= _places(given, len(working) + 1) else Answer.GO
+        return LeaveVerdict.ALONE if together == 1 else LeaveVerdict.COMMON_CAUSE
+    if has_common_cause(together, len(working) + 1, given.common_share):
+        return LeaveVerdict.COMMON_CAUSE
+    if all(_is_shared(cause, given, working) for cause in given.causes):
+        return LeaveVerdict.LIKE_OTHERS
+    # hosts that are left already go first, and then those that wait, by name
+    named_before = [peer.leaving for peer in working if natural_key(peer.name) < natural_key(given.host)]
+    ahead = named_before.count("leaves")
+    if not given.leaves:
+        ahead = sum(peer.leaving == "leaves" for peer in working) + named_before.count("waits")
+    limit = max(1, int(given.leaving_share * (len(working) + 1)))
+    return LeaveVerdict.IN_LINE if ahead >= limit else LeaveVerdict.GO
 
 
-def _own(given: LeaveInput) -> Answer:
+def _check_own(given: EvacuationInput) -> LeaveVerdict:
     """Reasons of the host itself, for which nobody else is looked at."""
     if given.degrading_for is None:
-        return Answer.WELL
+        return LeaveVerdict.WELL
     if given.action != "leave":
-        return Answer.OFF
+        return LeaveVerdict.OFF
     if given.draining:
-        return Answer.DRAINING
+        return LeaveVerdict.DRAINING
     if given.maintenance:
-        return Answer.MAINTENANCE
+        return LeaveVerdict.MAINTENANCE
     if given.storage_lost:
-        return Answer.STORAGE_LOST
+        return LeaveVerdict.STORAGE_LOST
     if given.degrading_for < given.settle:
-        return Answer.UNSETTLED
-    return Answer.FAILING if given.failures_limit and given.failures >= given.failures_limit else Answer.GO
+        return LeaveVerdict.UNSETTLED
+    return LeaveVerdict.FAILING if given.failures_limit and given.failures >= given.failures_limit else LeaveVerdict.GO
 
 
-def _shares(causes: Sequence[Part], peer: Peer) -> bool:
-    troubles = {SAME_TROUBLE[cause] for cause in causes}
-    return peer.degrading and any(SAME_TROUBLE[cause] in troubles for cause in peer.causes)
-
-
-def _alike(cause: Part, given: LeaveInput, working: Sequence[Peer]) -> bool:
+def _is_shared(cause: HealthPart, given: EvacuationInput, working: Sequence[HealthPeer]) -> bool:
     """Whether the others do hardly better in this; where nobody says how he does, they do."""
     others = sorted(peer.scores[cause] for peer in working if cause in peer.scores)
     if not others:
         return False
     return given.scores.get(cause, FULL) > others[(len(others) - 1) // 2] - WORSE_BY
-
-
-def _places(given: LeaveInput, working: int) -> int:
-    return max(1, int(given.leaving_share * working))
-
-
-def _ahead(given: LeaveInput, working: Sequence[Peer]) -> int:
-    """Hosts that are left already, and then those that wait, by name."""
-    leaving = sum(peer.leaving == "leaves" for peer in working)
-    if given.leaves:
-        return sum(peer.leaving == "leaves" and natural_key(peer.name) < natural_key(given.host) for peer in working)
-    waiting = sum(peer.leaving == "waits" and natural_key(peer.name) < natural_key(given.host) for peer in working)
-    return leaving + waiting
 
 
 class Leaver(msgspec.Struct, frozen=True, kw_only=True):
@@ -397,7 +367,7 @@ class Leaver(msgspec.Struct, frozen=True, kw_only=True):
     """Slots that it needs; null: nobody has said."""
 
 
-def stays(vm: Leaver) -> str:
+def explain_stay(vm: Leaver) -> str:
     """Why this virtual machine does not leave, in a stable word; empty if it may."""
     if vm.moving:
         return "moving"
@@ -409,63 +379,63 @@ def stays(vm: Leaver) -> str:
 
 
 _SLOW: Final[dict[str, str]] = {
-    Part.KEEPALIVE: "its renewals come late",
-    Part.STORE: "the store answers it slowly",
-    Part.DISK: "its disks make everything wait",
-    Part.HYPERVISOR: "its hypervisor lags",
-    Part.STORAGE: "the storage of its VMs answers it slowly",
+    HealthPart.KEEPALIVE: "its renewals come late",
+    HealthPart.STORE: "the store answers it slowly",
+    HealthPart.DISK: "its disks make everything wait",
+    HealthPart.HYPERVISOR: "its hypervisor lags",
+    HealthPart.STORAGE: "the storage of its VMs answers it slowly",
 }
 _SEE_TO: Final[dict[str, str]] = {
-    Part.KEEPALIVE: "what keeps its daemon from running",
-    Part.STORE: "its way to the store",
-    Part.DISK: "its disks",
-    Part.HYPERVISOR: "its hypervisor service",
-    Part.STORAGE: "its way to the storage of its VMs",
+    HealthPart.KEEPALIVE: "what keeps its daemon from running",
+    HealthPart.STORE: "its way to the store",
+    HealthPart.DISK: "its disks",
+    HealthPart.HYPERVISOR: "its hypervisor service",
+    HealthPart.STORAGE: "its way to the storage of its VMs",
 }
 _STAY: Final[dict[str, str]] = {
-    Answer.OFF: "its VMs stay, as the policy says",
-    Answer.DRAINING: "somebody empties it",
-    Answer.MAINTENANCE: "its VMs stay while somebody works on it",
-    Answer.STORAGE_LOST: "its VMs stay, because guests without their disks cannot be moved live",
-    Answer.UNSETTLED: "its VMs stay until it is seen whether other hosts degrade as well",
-    Answer.FAILING: "its VMs stay, because live moves failed one after the other",
-    Answer.ALONE: "its VMs stay, because no other host does well",
-    Answer.COMMON_CAUSE: "its VMs stay, because other hosts have the same trouble",
-    Answer.UNCONFIRMED: "its VMs stay, because no other host has said that it reaches their storage",
-    Answer.LIKE_OTHERS: "its VMs stay, because other hosts are hardly faster",
-    Answer.IN_LINE: "its VMs stay while other hosts are left",
-    Answer.NO_ROOM: "its VMs stay, because no other host takes them",
-    Answer.LEFT: "those of its VMs that may leave have left",
+    LeaveVerdict.OFF: "its VMs stay, as the policy says",
+    LeaveVerdict.DRAINING: "somebody empties it",
+    LeaveVerdict.MAINTENANCE: "its VMs stay while somebody works on it",
+    LeaveVerdict.STORAGE_LOST: "its VMs stay, because guests without their disks cannot be moved live",
+    LeaveVerdict.UNSETTLED: "its VMs stay until it is seen whether other hosts degrade as well",
+    LeaveVerdict.FAILING: "its VMs stay, because live moves failed one after the other",
+    LeaveVerdict.ALONE: "its VMs stay, because no other host does well",
+    LeaveVerdict.COMMON_CAUSE: "its VMs stay, because other hosts have the same trouble",
+    LeaveVerdict.UNCONFIRMED: "its VMs stay, because no other host has said that it reaches their storage",
+    LeaveVerdict.LIKE_OTHERS: "its VMs stay, because other hosts are hardly faster",
+    LeaveVerdict.IN_LINE: "its VMs stay while other hosts are left",
+    LeaveVerdict.NO_ROOM: "its VMs stay, because no other host takes them",
+    LeaveVerdict.LEFT: "those of its VMs that may leave have left",
 }
-_SHARED: Final = frozenset({Answer.COMMON_CAUSE, Answer.LIKE_OTHERS})
+_SHARED: Final = frozenset({LeaveVerdict.COMMON_CAUSE, LeaveVerdict.LIKE_OTHERS})
 """Reasons that lie outside the host."""
 
 
-def slow(causes: Iterable[str]) -> str:
+def describe_slowness(causes: Iterable[str]) -> str:
     """What is slow, as a sentence's part; "it gets slow" where nobody says what."""
     said = [_SLOW[one] for one in causes if one in _SLOW]
-    return listing(said) if said else "it gets slow"
+    return join_parts(said) if said else "it gets slow"
 
 
-def becomes(degrading: Degrading) -> str:
+def describe_outcome(degrading: Degrading) -> str:
     """What becomes of its virtual machines."""
     if degrading.leaving == "leaves":
         return "its VMs leave it by live moves"
     return _STAY.get(degrading.why, "its VMs stay")
 
 
-def message(host: str, degrading: Degrading) -> str:
+def describe_degrading(host: str, degrading: Degrading) -> str:
     """All of it."""
-    return f"{host} degrades: {slow(degrading.causes)}; {becomes(degrading)}"
+    return f"{host} degrades: {describe_slowness(degrading.causes)}; {describe_outcome(degrading)}"
 
 
-def remedy(host: str, degrading: Degrading, *, together: int = 0) -> str:
+def suggest_remedy(host: str, degrading: Degrading, *, together: int = 0) -> str:
     """What helps; ``together``: how many hosts have the same trouble, where that is known."""
     if degrading.why in _SHARED:
         hosts = count_of(together, "host") if together > 1 else "the hosts"
-        return f"see to the store, the network or the storage that {hosts} share"
-    see_to = listing([_SEE_TO[one] for one in degrading.causes if one in _SEE_TO] or [host])
-    return f"see to {see_to}; to empty it now: outlive drain {host}"
+        return f"check the store, the network or the storage that {hosts} share"
+    see_to = join_parts([_SEE_TO[one] for one in degrading.causes if one in _SEE_TO] or [host])
+    return f"check {see_to}; to empty it now: outlive drain {host}"
 
 
 SCORE_HOST: Final = Decision(
@@ -479,7 +449,7 @@ SCORE_HOST: Final = Decision(
 LEAVE_HOST: Final = Decision(
     "host.leave",
     decide_leave,
-    LeaveInput,
+    EvacuationInput,
     LeaveResult,
     "Whether virtual machines leave a host that degrades",
     lambda output: not output.go,

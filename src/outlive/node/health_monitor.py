@@ -8,36 +8,48 @@ what was published. ``PeerHealth`` reads how the other hosts do, as they have pu
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import Counter, deque
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
+from prometheus_client.core import GaugeMetricFamily, Metric
 
-from outlive.base.clock import Clock, as_datetime
+from outlive.base import Clock, as_datetime
 from outlive.node.health import (
     BOUNDS,
     FULL,
     SCORE_HOST,
     SINKING_BELOW,
     WAITS,
-    Answer,
+    HealthPart,
+    HealthPeer,
+    LeaveVerdict,
     Level,
-    Part,
     PartScore,
-    Peer,
     Sample,
     ScoreInput,
-    becomes,
-    remedy,
-    same_cause,
+    describe_outcome,
+    describe_slowness,
+    has_common_cause,
     score_host,
-    slow,
+    suggest_remedy,
 )
-from outlive.node.membership.lease import Renewed
+from outlive.node.membership.lease import LeaseRenewer, Renewed
 from outlive.node.vm.context import VmContext
-from outlive.resources import Degrading, DegradingPolicy, Hypervisor, HypervisorUsage, Membership, ObjectRef
-from outlive.resources.hosts import out_of_service
-from outlive.resources.reasons.faults import FaultCode
+from outlive.node.vm.domains import LocalDomains
+from outlive.resources import (
+    Degrading,
+    DegradingPolicy,
+    Hypervisor,
+    HypervisorUsage,
+    Membership,
+    ObjectRef,
+    explain_out_of_service,
+)
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import FaultSet
 from outlive.store import Store, list_all, read
 
 SAMPLES_KEPT: Final = 512
@@ -60,36 +72,38 @@ class HealthMonitor:
         self.together = 1
         """How many hosts have its trouble, as was last looked at."""
         self._node = node
-        self._samples: dict[Part, deque[tuple[float, float]]] = {part: deque(maxlen=SAMPLES_KEPT) for part in Part}
+        self._samples: dict[HealthPart, deque[tuple[float, float]]] = {
+            part: deque(maxlen=SAMPLES_KEPT) for part in HealthPart
+        }
         """When, and how much."""
         self._low_s: float | None = None
         """When something was measured last that was not good."""
-        self._parts: dict[Part, PartScore] = {}
-        self._leaving: tuple[bool, str] = (False, Answer.UNSETTLED)
-        self._published: Degrading | None = None
+        self._parts: dict[HealthPart, PartScore] = {}
+        self._leaving: tuple[bool, str] = (False, LeaveVerdict.UNSETTLED)
+        self.published: Degrading | None = None
         self._published_s = 0.0
         self._adopted = False
 
     # Measuring
 
-    def renewed(self, how: Renewed) -> None:
+    def note_renewal(self, how: Renewed) -> None:
         """A renewal has ended: as good a moment as any to read what the kernel says of the disks."""
-        self._add(Part.KEEPALIVE, how.took_s / max(how.pace_s, 1e-3))
+        self._add(HealthPart.KEEPALIVE, how.took_s / max(how.pace_s, 1e-3))
         if how.swap_s is not None:
-            self._add(Part.STORE, how.swap_s)
+            self._add(HealthPart.STORE, how.swap_s)
         stall = self._node.machine.disk_stall()
         if stall is not None:
-            self._add(Part.DISK, stall)
+            self._add(HealthPart.DISK, stall)
 
-    def looked(self, took_s: float) -> None:
+    def note_listing(self, took_s: float) -> None:
         """The hypervisor has listed its domains."""
-        self._add(Part.HYPERVISOR, took_s)
+        self._add(HealthPart.HYPERVISOR, took_s)
 
     def record_storage_check(self, took_s: float) -> None:
         """Count a check whether the storage of the VMs is reached, which took so many seconds."""
-        self._add(Part.STORAGE, took_s)
+        self._add(HealthPart.STORAGE, took_s)
 
-    def _add(self, part: Part, value: float) -> None:
+    def _add(self, part: HealthPart, value: float) -> None:
         now = self._node.clock.monotonic()
         self._samples[part].append((now, value))
         if value > _LOW[part]:
@@ -109,31 +123,41 @@ class HealthMonitor:
             return None
         return max(0.0, self._node.clock.monotonic() - float(self.standing.since))
 
-    @property
-    def published(self) -> Degrading | None:
-        """What is to be published of it; ``None``: nothing."""
-        return self._published
-
-    def figures(self) -> tuple[dict[str, int], dict[str, float]]:
+    def read_figures(self) -> tuple[dict[str, int], dict[str, float]]:
         """Score and slope of each part that was measured within the window."""
         if self.policy.action == "off":
             return {}, {}
         now = self._node.clock.monotonic()
-        parts = score_host(self._input(now)).parts
-        slopes = {} if self._calm(now) else {part.value: one.slope for part, one in parts.items() if one.slope}
+        parts = score_host(self._score_input(now)).parts
+        slopes = {} if self._is_calm(now) else {part.value: one.slope for part, one in parts.items() if one.slope}
         return {part.value: one.score for part, one in parts.items()}, slopes
 
     # Looking
 
-    async def look(self) -> bool:
+    async def evaluate(self) -> bool:
         """Score the host, report a fault; whether what is published changes."""
         if self.policy.action == "off":
             self.standing, self._parts = Level(), {}
         else:
             self._adopt()
-            self._score()
+            now_s = self._node.clock.monotonic()
+            if self.standing.level != "well" or not self._is_calm(now_s):
+                result = self._node.decisions.use(SCORE_HOST, self._score_input(now_s), subject=self._node.host)
+                if result.standing.level != self.standing.level:
+                    self._leaving = (False, LeaveVerdict.UNSETTLED)
+                self.standing, self._parts = result.standing, result.parts
         changed = self._publish()
-        self._report()
+        subject, now = ObjectRef(kind="Hypervisor", name=self._node.host), self.published
+        if now is None:
+            self._node.faults.clear(FaultCode.HOST_DEGRADING, subject)
+            return changed
+        self._node.faults.activate(
+            FaultCode.HOST_DEGRADING,
+            subject,
+            causes=describe_slowness(now.causes),
+            vms=describe_outcome(now),
+            remedy=suggest_remedy(self._node.host, now, together=self.together),
+        )
         return changed
 
     def leave(self, *, go: bool, why: str = "") -> bool:
@@ -150,24 +174,15 @@ class HealthMonitor:
         published = found.status.degrading
         if published is not None and self.standing.level == "well":
             now = self._node.clock.monotonic()
-            causes = tuple(Part(one) for one in published.causes if one in set(Part))
+            causes = tuple(HealthPart(one) for one in published.causes if one in set(HealthPart))
             self.standing = Level(level="degrading", since=now, bad_at=now, causes=causes)
-            self._published = published
+            self.published = published
 
-    def _score(self) -> None:
-        now = self._node.clock.monotonic()
-        if self.standing.level == "well" and self._calm(now):
-            return
-        result = self._node.decisions.use(SCORE_HOST, self._input(now), subject=self._node.host)
-        if result.standing.level != self.standing.level:
-            self._leaving = (False, Answer.UNSETTLED)
-        self.standing, self._parts = result.standing, result.parts
-
-    def _calm(self, now: float) -> bool:
+    def _is_calm(self, now: float) -> bool:
         """Whether nothing was measured over the window of which a host could degrade."""
         return self._low_s is None or now - self._low_s >= self._window_s
 
-    def _input(self, now: float) -> ScoreInput:
+    def _score_input(self, now: float) -> ScoreInput:
         window_s = self._window_s
         return ScoreInput(
             now=now,
@@ -188,9 +203,9 @@ class HealthMonitor:
     # Publishing
 
     def _publish(self) -> bool:
-        before = self._published
+        before = self.published
         if self.standing.level == "well":
-            self._published = None
+            self.published = None
             return before is not None
         now = self._node.clock.monotonic()
         go, why = self._leaving
@@ -201,7 +216,7 @@ class HealthMonitor:
             return False
         scores = [self._parts[part].score for part in self.standing.causes if part in self._parts]
         self._published_s = now
-        self._published = Degrading(
+        self.published = Degrading(
             since=before.since if before is not None else as_datetime(self._node.clock.now()),
             causes=causes,
             score=min(scores, default=0),
@@ -209,19 +224,6 @@ class HealthMonitor:
             why=leaving[1],
         )
         return True
-
-    def _report(self) -> None:
-        subject, now = ObjectRef(kind="Hypervisor", name=self._node.host), self._published
-        if now is None:
-            self._node.faults.clear(FaultCode.HOST_DEGRADING, subject)
-            return
-        self._node.faults.activate(
-            FaultCode.HOST_DEGRADING,
-            subject,
-            causes=slow(now.causes),
-            vms=becomes(now),
-            remedy=remedy(self._node.host, now, together=self.together),
-        )
 
 
 PAGE: Final = 100
@@ -247,35 +249,21 @@ class PeerHealth:
         self._written: dict[str, tuple[str, float]] = {}
         """Host → version of its figures, and when that was first seen to follow another one."""
 
-    async def look(self, common_share: float) -> tuple[Peer, ...]:
+    async def list_peers(self, common_share: float) -> tuple[HealthPeer, ...]:
         """The hosts with our daemon but this one; those of the first page, without figures, if so many degrade."""
-        found: list[Peer] = []
+        found: list[HealthPeer] = []
         token = ""
         for _ in range(PAGES_LIMIT):
             page = await self._store.list(Hypervisor, limit=PAGE, token=token)
-            found += [_peer(one) for one in page.items if one.name != self._host and one.spec.management == "node"]
+            found += [_peer_of(one) for one in page.items if one.name != self._host and one.spec.management == "node"]
             token = page.token
             if not token:
                 break
             together = 1 + sum(one.degrading for one in found)
-            if len(found) >= ENOUGH and same_cause(together, len(found) + 1, common_share):
+            if len(found) >= ENOUGH and has_common_cause(together, len(found) + 1, common_share):
                 return tuple(found)
-        return await self._with_scores(found)
-
-    async def living(self, peers: tuple[Peer, ...]) -> tuple[Peer, ...]:
-        """Without hosts that were left, or were to be, when they died: they keep nobody waiting."""
-        ahead = [one.name for one in peers if one.works and one.leaving in ("waits", "leaves")][:AHEAD_LIMIT]
-        gone = [name for name in ahead if not await self._lives(name)]
-        return tuple(one for one in peers if one.name not in gone)
-
-    async def _lives(self, host: str) -> bool:
-        found = await read(self._store, Membership, host)
-        return found is not None and found.record.state == "Held"
-
-    async def _with_scores(self, peers: list[Peer]) -> tuple[Peer, ...]:
-        """With the figures that hosts publish every interval."""
         figures = {one.name: one async for one in list_all(self._store, HypervisorUsage)}
-        self._written = {name: self._writing(one) for name, one in figures.items()}
+        self._written = {name: self._first_seen(one) for name, one in figures.items()}
         oldest_s = self._clock.monotonic() - FRESH_S
         return tuple(
             msgspec.structs.replace(
@@ -285,10 +273,20 @@ class PeerHealth:
             )
             if peer.name in figures
             else peer
-            for peer in peers
+            for peer in found
         )
 
-    def _writing(self, figures: HypervisorUsage) -> tuple[str, float]:
+    async def filter_living(self, peers: tuple[HealthPeer, ...]) -> tuple[HealthPeer, ...]:
+        """Without hosts that were left, or were to be, when they died: they keep nobody waiting."""
+        ahead = [one.name for one in peers if one.works and one.leaving in ("waits", "leaves")][:AHEAD_LIMIT]
+        gone = [name for name in ahead if not await self._is_alive(name)]
+        return tuple(one for one in peers if one.name not in gone)
+
+    async def _is_alive(self, host: str) -> bool:
+        found = await read(self._store, Membership, host)
+        return found is not None and found.record.state == "Held"
+
+    def _first_seen(self, figures: HypervisorUsage) -> tuple[str, float]:
         """Its version, and when that was first seen; of figures that were never seen to change nobody knows when."""
         version, before = figures.metadata.resource_version, self._written.get(figures.name)
         if before is None:
@@ -296,14 +294,56 @@ class PeerHealth:
         return before if before[0] == version else (version, self._clock.monotonic())
 
 
-def _peer(host: Hypervisor) -> Peer:
+def _peer_of(host: Hypervisor) -> HealthPeer:
     degrading = host.status.degrading
-    return Peer(
+    return HealthPeer(
         name=host.name,
-        works=not out_of_service(host),
+        works=not explain_out_of_service(host),
         degrading=degrading is not None,
-        causes=() if degrading is None else tuple(Part(one) for one in degrading.causes if one in set(Part)),
+        causes=()
+        if degrading is None
+        else tuple(HealthPart(one) for one in degrading.causes if one in set(HealthPart)),
         leaving="" if degrading is None else degrading.leaving,
         storage_lost=host.status.storage_lost is not None,
         coordinator=host.spec.mode == "coordinator",
     )
+
+
+# Metrics of one daemon: its membership, its guard, the domains of its host, and the faults that it finds.
+
+CODES: Final = 100
+"""Codes of faults that are told apart."""
+
+
+class DaemonGauges:
+    """See the module; worked out at each scrape, without asking anybody."""
+
+    def __init__(self, lease: LeaseRenewer, domains: LocalDomains, faults: FaultSet, clock: Clock) -> None:
+        self._lease = lease
+        self._domains = domains
+        self._faults = faults
+        self._clock = clock
+
+    def collect(self) -> Iterable[Metric]:
+        """Names are without the prefix."""
+        lease, age_s = self._lease, self._lease.own_age_s
+        held = GaugeMetricFamily("node_member", "1 while this host holds its membership")
+        held.add_metric([], float(lease.held))
+        epoch = GaugeMetricFamily("node_epoch", "The epoch of this host's membership")
+        epoch.add_metric([], float(lease.me.epoch))
+        renewed = GaugeMetricFamily(
+            "node_renewed_timestamp_seconds",
+            "When the last renewal was sent that the store acknowledged, seconds since 1970",
+        )
+        if math.isfinite(age_s):
+            renewed.add_metric([], self._clock.now() - age_s)
+        armed = GaugeMetricFamily("node_guard_armed", "1 while fencers may count on the guard of this host")
+        armed.add_metric([], float(lease.counts_as_armed))
+        domains = GaugeMetricFamily("node_domains", "Domains that the daemon last saw, by state", labels=["state"])
+        for state, count in sorted(Counter(str(one.state) for one in self._domains.list_present()).items()):
+            domains.add_metric([state], count)
+        faults = GaugeMetricFamily("node_faults", "Faults that this daemon finds", labels=["code", "severity"])
+        found = Counter((str(one.code), str(one.code.severity)) for one in self._faults.active)
+        for labels, count in sorted(found.items())[:CODES]:
+            faults.add_metric(list(labels), count)
+        return [held, epoch, renewed, armed, domains, faults]

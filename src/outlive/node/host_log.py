@@ -1,23 +1,21 @@
 """The log of a daemon in the store: the last lines, for people who are not on its host.
 
-Whoever logs waits for nobody: lines are put into a list with a limit, and one task writes them now and then, all
-together. What cannot be written is written with the next ones, as far as it is kept then. Of this task itself nothing
-is logged, or a store that is away would fill the log with that.
+A call that logs does not wait: it puts its line into a list with a limit, and one task writes the lines now and then,
+all together. What cannot be written is written with the next ones, as far as it is kept then. Of this task itself
+nothing is logged, or a store that is away would fill the log with that.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.deadline import deadline
-from outlive.base.errors import OutliveError
-from outlive.resources import HostLog, ObjectMeta
-from outlive.resources.hosts import LOG_BYTES, LOG_LINES
-from outlive.store import Store
-from outlive.store.access import compare_and_swap
+from outlive.base import Clock, OutliveError, as_datetime, deadline
+from outlive.resources import LOG_BYTES, LOG_LINES, HostLog, ObjectMeta
+from outlive.runtime import Periodic
+from outlive.store import Store, compare_and_swap
 
 EVERY_S: Final = 2.0
 """Pause between two writes."""
@@ -56,9 +54,7 @@ class HostLogWriter:
 
     async def run(self) -> None:
         """Write what was put, until cancelled."""
-        while True:
-            await self._clock.sleep(EVERY_S)
-            await self.write(WRITE_S)
+        await Periodic(partial(self.write, WRITE_S), EVERY_S, clock=self._clock, wait_first=True).run()
 
     async def flush(self) -> None:
         """The last write."""
@@ -69,19 +65,21 @@ class HostLogWriter:
         new = [self._waiting.popleft() for _ in range(len(self._waiting))]
         dropped, self._dropped = self._dropped, 0
         self._last += len(new) + dropped
-        self._kept = bounded([*self._kept, *new], self._most)
+        self._kept = trim_lines([*self._kept, *new], self._most)
         if self._last == self._written:
             return
         try:
             with deadline(limit_s):
-                await compare_and_swap(self._store, HostLog, self._host, self._changed, clock=self._clock, tries=TRIES)
+                await compare_and_swap(
+                    self._store, HostLog, self._host, self._change_log, clock=self._clock, tries=TRIES
+                )
         except (OutliveError, TimeoutError):
             return
         self._begun, self._written = True, self._last
 
-    def _changed(self, found: HostLog | None) -> HostLog:
+    def _change_log(self, found: HostLog | None) -> HostLog:
         if not self._begun and found is not None and found.process != self._process:
-            self._begun, self._kept = True, bounded([*found.lines, *self._kept], self._most)
+            self._begun, self._kept = True, trim_lines([*found.lines, *self._kept], self._most)
         return HostLog(
             metadata=ObjectMeta(name=self._host) if found is None else found.metadata,
             process=self._process,
@@ -91,7 +89,7 @@ class HostLogWriter:
         )
 
 
-def bounded(lines: list[str], most: int) -> list[str]:
+def trim_lines(lines: list[str], most: int) -> list[str]:
     """The last ones, so many at most, and of ``LOG_BYTES`` together."""
     lines, left, kept = lines[-most:] if most else [], LOG_BYTES, 0
     for line in reversed(lines):

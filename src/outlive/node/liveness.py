@@ -3,7 +3,7 @@
 Whether a host renews its membership is seen by the server alone, on its own clock: no document says when it was
 written last. What the server saw is a ``RenewalSight``; everything else is in the documents. Where nobody sees, a host
 is ``unknown``, however well it was when it wrote last, and so are the VMs that it reported running. That a host is
-condemned or dead, or left in good order, is in its Membership, and true for as long as that is
+condemned or dead, or left cleanly, is in its Membership, and true for as long as that is
 (docs/concepts/safety.md#liveness).
 """
 
@@ -17,20 +17,37 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.clock import as_datetime, as_instant
-from outlive.base.phrases import listing
+from outlive.base import as_datetime, as_instant, join_parts
 from outlive.node.fencing.fence import AWAITED
 from outlive.node.fencing.policy import Departure, HostSettings, departure_of, profile_of
 from outlive.node.fencing.power import power_forecast
-from outlive.node.vm.states import order_here, rejection_here
-from outlive.resources import Cluster, Condition, Holder, Hypervisor, MemberRecord, Membership, Resource, VirtualMachine
-from outlive.resources.hosts import HEARD, OBSERVED, READY, bad_condition, observed_condition
-from outlive.resources.memberships import RenewalSight
-from outlive.resources.meta import condition
-from outlive.resources.reasons import BLOCKED_BY_OTHERS, HoldReason
-from outlive.resources.reasons.recovery import MAY_RUN
-from outlive.resources.vm_states import RUNNING_WORDS, VmState, active_move, is_to_run, state_of
-from outlive.resources.vms import MigrationPhase, Recovery, RecoveryPhase
+from outlive.node.vm.states import current_order, current_rejection
+from outlive.resources import (
+    HEARD,
+    OBSERVED,
+    READY,
+    RUNNING_WORDS,
+    Cluster,
+    Condition,
+    Holder,
+    Hypervisor,
+    MemberRecord,
+    Membership,
+    MigrationPhase,
+    Recovery,
+    RecoveryPhase,
+    RenewalSight,
+    Resource,
+    VirtualMachine,
+    VmState,
+    active_move,
+    bad_condition,
+    find_condition,
+    is_to_run,
+    observed_condition,
+    state_of,
+)
+from outlive.resources.reasons import BLOCKED_BY_OTHERS, MAY_RUN, HoldReason
 
 SERVER_AWAY: Final = "server away"
 """Nobody answers, or nobody leads: what is written may be of any age."""
@@ -55,7 +72,7 @@ class HostLife(enum.StrEnum):
     """It is being fenced, and not proven dead."""
     DEAD = "dead"
     STOPPED = "stopped"
-    """It left in good order and runs nothing."""
+    """It left cleanly and runs nothing."""
     UNKNOWN = "unknown"
 
 
@@ -123,7 +140,7 @@ def host_liveness(
 ) -> HostLiveness:
     """How the host is at ``sight.at``."""
     if host is not None and host.spec.management != "node" and member is None:
-        return _of_others(host, sight)
+        return _foreign_host_liveness(host, sight)
     if member is None:
         return HostLiveness(state=HostLife.UNKNOWN, text=NOT_MEMBER)
     record, found = member.record, _member_liveness(name, host, member, cluster, sight)
@@ -136,19 +153,19 @@ def _member_liveness(
 ) -> HostLiveness:
     record = member.record
     if record.state == "Released":
-        since = _noted(host)
-        return HostLiveness(state=HostLife.STOPPED, since=since, text=_since("stopped", since))
+        since = _find_unready_since(host)
+        return HostLiveness(state=HostLife.STOPPED, since=since, text=_format_since("stopped", since))
     if record.dead_through >= record.epoch:
-        since = record.proof.at if record.proof is not None else _noted(host)
-        return HostLiveness(state=HostLife.DEAD, since=since, text=_since("dead", since))
+        since = record.proof.at if record.proof is not None else _find_unready_since(host)
+        return HostLiveness(state=HostLife.DEAD, since=since, text=_format_since("dead", since))
     if record.state == "Revoked":
-        since = _noted(host)
-        return HostLiveness(state=HostLife.CONDEMNED, since=since, text=_condemned(host, member, cluster, sight))
+        since = _find_unready_since(host)
+        return HostLiveness(state=HostLife.CONDEMNED, since=since, text=_condemned_text(host, member, cluster, sight))
     if sight.blind:
         return HostLiveness(state=HostLife.UNKNOWN, text=f"unknown ({sight.blind})")
     if (silent_s := sight.silent.get(name)) is not None:
         since = as_datetime(as_instant(sight.at) - silent_s)
-        how = {Departure.DAEMON: " (its daemon was stopped)", Departure.MACHINE: " (it went down in good order)"}
+        how = {Departure.DAEMON: " (its daemon was stopped)", Departure.MACHINE: " (it went down cleanly)"}
         least = "at least " if name in sight.unheard else ""
         text = f"silent for {least}{silent_s:.0f} s{how.get(departure_of(host), '')}"
         return HostLiveness(state=HostLife.SILENT, since=since, text=text)
@@ -158,7 +175,7 @@ def _member_liveness(
     return HostLiveness(state=HostLife.ALIVE, text="alive")
 
 
-def _of_others(host: Hypervisor, sight: RenewalSight) -> HostLiveness:
+def _foreign_host_liveness(host: Hypervisor, sight: RenewalSight) -> HostLiveness:
     """Of a host that another system manages: what that said last, and when; nobody here watches it."""
     kind = host.spec.management
     read = f" at {shown_clock(host.status.observed_at, sight.at)}" if host.status.observed_at is not None else ""
@@ -179,7 +196,7 @@ def observed_ready(host: Hypervisor, life: HostLiveness, now: datetime) -> Condi
     It takes back only what it wrote itself, and replaces only ``True``: how a host said that it goes
     (``fencing.policy.departure_of``) is never overwritten, and reads the same before and after each of its writes.
     """
-    ready, ours = condition(host.status.conditions, READY), observed_condition(host) is not None
+    ready, ours = find_condition(host.status.conditions, READY), observed_condition(host) is not None
     if ready is not None and ready.status != "True" and not ours:
         return None
     wanted_now: tuple[Literal["True", "False", "Unknown"], str] | None = {
@@ -201,13 +218,13 @@ def observed_ready(host: Hypervisor, life: HostLiveness, now: datetime) -> Condi
     )
 
 
-def _noted(host: Hypervisor | None) -> datetime | None:
+def _find_unready_since(host: Hypervisor | None) -> datetime | None:
     """Since when its condition ``Ready`` is as it is, where that is not of a host that is well."""
-    ready = condition(host.status.conditions, READY) if host is not None else None
+    ready = find_condition(host.status.conditions, READY) if host is not None else None
     return ready.last_transition_time if ready is not None and ready.status != "True" else None
 
 
-def _since(word: str, moment: datetime | None) -> str:
+def _format_since(word: str, moment: datetime | None) -> str:
     return f"{word} since {moment:%Y-%m-%d %H:%M:%S} UTC" if moment is not None else word
 
 
@@ -216,7 +233,7 @@ def shown_clock(moment: datetime, now: datetime) -> str:
     return f"{moment:%H:%M:%S}" if moment.date() == now.date() else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-def _condemned(host: Hypervisor | None, member: Membership, cluster: Cluster | None, sight: RenewalSight) -> str:
+def _condemned_text(host: Hypervisor | None, member: Membership, cluster: Cluster | None, sight: RenewalSight) -> str:
     if is_unproven(member.record):
         return "condemned, not proven dead"
     due = proof_due(host, member, cluster)
@@ -241,8 +258,11 @@ def proof_due(host: Hypervisor | None, member: Membership, cluster: Cluster | No
     By power as ``power_forecast`` has it, by the guard after the wait for its watchdog; both count from the last
     renewal, which lay the suspicion of its profile before it was condemned.
     """
-    since, record = _condemned_since(host), member.record
-    if since is None or record.state != "Revoked" or record.dead_through >= record.epoch or host is None:
+    record, ready = member.record, find_condition(host.status.conditions, READY) if host is not None else None
+    if host is None or ready is None or ready.reason != OBSERVED[HostLife.CONDEMNED]:
+        return None
+    since = ready.last_transition_time
+    if since is None or record.state != "Revoked" or record.dead_through >= record.epoch:
         return None
     settings = HostSettings(cluster, host)
     profile = profile_of(settings.cluster_spec.fencing, settings.fencing, armed=record.guard.armed)
@@ -259,11 +279,6 @@ def proof_due(host: Hypervisor | None, member: Membership, cluster: Cluster | No
     return as_datetime(as_instant(since) + math.ceil(max(0.0, last_s - profile.suspicion_s)))
 
 
-def _condemned_since(host: Hypervisor | None) -> datetime | None:
-    ready = condition(host.status.conditions, READY) if host is not None else None
-    return ready.last_transition_time if ready is not None and ready.reason == OBSERVED[HostLife.CONDEMNED] else None
-
-
 # VMs
 
 
@@ -271,24 +286,28 @@ def vm_liveness(vm: VirtualMachine, hosts: Mapping[str, HostLiveness]) -> VmLive
     """How the VM is; ``hosts``: how those are that it names, of the same moment."""
     where = hosts.get(vm.host)
     if where is not None and not where.watched:
-        return _vm_of_others(vm, where)
-    running, doubtful = _placed(running_entries(vm), hosts)
+        return _foreign_vm_liveness(vm, where)
+    running, doubtful = _split_holders(running_entries(vm), hosts)
     move = active_move(vm)
     if move is not None and move.phase is MigrationPhase.TRANSFERRING and not _is_alive(hosts.get(move.target)):
         # after the switch of a move by post-copy the guest is nowhere but at the target, and nobody noted the switch
         running, doubtful = [], [*running, *doubtful]
     recovery = vm.status.recovery
     if running:
-        return _vm(VmLife.RUNNING, since=min((one.since for one in running if one.since is not None), default=None))
+        return _build_vm_liveness(
+            VmLife.RUNNING, since=min((one.since for one in running if one.since is not None), default=None)
+        )
     if recovery is not None and recovery.phase is RecoveryPhase.HELD and is_to_run(vm):
-        _, may_run = _placed(vm.status.holders, hosts)
-        return _vm(VmLife.WAITING, recovery.reason, _last_step(recovery), _may_run(recovery.reason, may_run))
+        _, may_run = _split_holders(vm.status.holders, hosts)
+        return _build_vm_liveness(
+            VmLife.WAITING, recovery.reason, _last_step(recovery), _may_run(recovery.reason, may_run)
+        )
     if doubtful:
-        return _doubtful(doubtful[0], hosts)
+        return _build_doubtful(doubtful[0], hosts)
     return _vm_not_running(vm, hosts) if is_to_run(vm) else _vm_at_rest(vm, hosts)
 
 
-def _vm_of_others(vm: VirtualMachine, host: HostLiveness) -> VmLiveness:
+def _foreign_vm_liveness(vm: VirtualMachine, host: HostLiveness) -> VmLiveness:
     if is_to_run(vm) and vm.status.phase in RUNNING_WORDS:
         if host.doubtful:
             return VmLiveness(state=VmLife.UNKNOWN, text=f"unknown: its host is {host.text}")
@@ -306,7 +325,7 @@ def running_entries(vm: VirtualMachine) -> list[Holder]:
     return [one for one in vm.status.holders if one.seen == "running" and one.hypervisor != left]
 
 
-def _placed(holders: Iterable[Holder], hosts: Mapping[str, HostLiveness]) -> tuple[list[Holder], list[Holder]]:
+def _split_holders(holders: Iterable[Holder], hosts: Mapping[str, HostLiveness]) -> tuple[list[Holder], list[Holder]]:
     """The entries of hosts that live, and those of hosts of which nobody knows."""
     alive, doubtful = list[Holder](), list[Holder]()
     for one in holders:
@@ -327,11 +346,11 @@ def _is_alive(host: HostLiveness | None) -> bool:
 def _may_run(reason: str, holders: list[Holder]) -> str:
     names = sorted({one.hypervisor for one in holders})
     if names:
-        return f"it may still run on {listing(names, most=3)}"
+        return f"it may still run on {join_parts(names, most=3)}"
     return "it may still run" if reason in UNPROVEN_REASONS else ""
 
 
-def _doubtful(holder: Holder, hosts: Mapping[str, HostLiveness]) -> VmLiveness:
+def _build_doubtful(holder: Holder, hosts: Mapping[str, HostLiveness]) -> VmLiveness:
     host = hosts.get(holder.hypervisor)
     said = host.text if host is not None else "unknown"
     if _is_alive(host):
@@ -345,48 +364,50 @@ def _doubtful(holder: Holder, hosts: Mapping[str, HostLiveness]) -> VmLiveness:
 
 def _vm_not_running(vm: VirtualMachine, hosts: Mapping[str, HostLiveness]) -> VmLiveness:
     """Of one that is wanted and that no host is known to run."""
-    recovery, order, rejection = vm.status.recovery, order_here(vm), rejection_here(vm)
-    alive, doubtful = _placed(vm.status.holders, hosts)
+    recovery, order, rejection = vm.status.recovery, current_order(vm), current_rejection(vm)
+    alive, doubtful = _split_holders(vm.status.holders, hosts)
     if doubtful:
-        return _doubtful(doubtful[0], hosts)
+        return _build_doubtful(doubtful[0], hosts)
     host = hosts.get(vm.host)
     if host is not None and host.state in (HostLife.SILENT, HostLife.CONDEMNED, HostLife.UNKNOWN):
         return VmLiveness(
             state=VmLife.UNKNOWN, since=host.since, text=f"unknown: it was to start on {vm.host}, which is {host.text}"
         )
     if rejection is not None:
-        return _vm(VmLife.WAITING, rejection.reason, detail=rejection.message)
+        return _build_vm_liveness(VmLife.WAITING, rejection.reason, detail=rejection.message)
     if order is not None and order.waits_for:
-        return _vm(VmLife.WAITING, "starts-after", order.since, f"starts after {listing(order.waits_for, most=3)}")
+        return _build_vm_liveness(
+            VmLife.WAITING, "starts-after", order.since, f"starts after {join_parts(order.waits_for, most=3)}"
+        )
     if not vm.host and not alive:
-        return _vm(VmLife.WAITING, "on-no-host")
+        return _build_vm_liveness(VmLife.WAITING, "on-no-host")
     if host is not None and host.state in (HostLife.DEAD, HostLife.STOPPED) and not alive:
-        return _vm(VmLife.DOWN, f"host-{host.state}", host.since)
+        return _build_vm_liveness(VmLife.DOWN, f"host-{host.state}", host.since)
     if vm.status.reason in BLOCKED_BY_OTHERS:
-        return _vm(VmLife.WAITING, vm.status.reason, detail=vm.status.message)
+        return _build_vm_liveness(VmLife.WAITING, vm.status.reason, detail=vm.status.message)
     since = _last_step(recovery) if recovery is not None and recovery.unfinished else None
-    return _vm(VmLife.STARTING, vm.status.reason, since, vm.status.message)
+    return _build_vm_liveness(VmLife.STARTING, vm.status.reason, since, vm.status.message)
 
 
 def _vm_at_rest(vm: VirtualMachine, hosts: Mapping[str, HostLiveness]) -> VmLiveness:
     """Of one that is not wanted, or that failed, and that no host is known to run."""
-    alive, doubtful = _placed(vm.status.holders, hosts)
+    alive, doubtful = _split_holders(vm.status.holders, hosts)
     if doubtful:
-        return _doubtful(doubtful[0], hosts)
+        return _build_doubtful(doubtful[0], hosts)
     if state_of(vm) == VmState.FAIL:
-        return _vm(VmLife.DOWN, vm.status.reason or "failed", detail=vm.status.message)
+        return _build_vm_liveness(VmLife.DOWN, vm.status.reason or "failed", detail=vm.status.message)
     if alive and active_move(vm) is None:
-        return _vm(VmLife.STOPPED, "stopping")
-    return _vm(VmLife.STOPPED, vm.status.reason)
+        return _build_vm_liveness(VmLife.STOPPED, "stopping")
+    return _build_vm_liveness(VmLife.STOPPED, vm.status.reason)
 
 
 def _last_step(recovery: Recovery) -> datetime | None:
     return recovery.steps[-1].at if recovery.steps else None
 
 
-def _vm(state: VmLife, reason: str = "", since: datetime | None = None, detail: str = "") -> VmLiveness:
+def _build_vm_liveness(state: VmLife, reason: str = "", since: datetime | None = None, detail: str = "") -> VmLiveness:
     text = f"{state}: {reason}" if reason else str(state)
-    text = _since(text, since) if since is not None else text
+    text = _format_since(text, since) if since is not None else text
     return VmLiveness(state=state, reason=reason, since=since, text=f"{text} ({detail})" if detail else text)
 
 
@@ -409,7 +430,7 @@ class ClusterLiveness:
         self._find_member = find_member
         self._hosts: dict[str, HostLiveness] = {}
 
-    def host(self, name: str) -> HostLiveness:
+    def liveness_of_host(self, name: str) -> HostLiveness:
         """How the host is; one that nobody knows is no member."""
         found = self._hosts.get(name)
         if found is None:
@@ -417,18 +438,18 @@ class ClusterLiveness:
             found = self._hosts[name] = host_liveness(name, host, member, self._cluster, self.sight)
         return found
 
-    def vm(self, vm: VirtualMachine) -> VmLiveness:
+    def liveness_of_vm(self, vm: VirtualMachine) -> VmLiveness:
         """How the VM is."""
         names = {vm.host, *(one.hypervisor for one in vm.status.holders)} - {""}
-        return vm_liveness(vm, {name: self.host(name) for name in names})
+        return vm_liveness(vm, {name: self.liveness_of_host(name) for name in names})
 
-    def cells(self, obj: Resource) -> dict[str, str]:
+    def cells_of(self, obj: Resource) -> dict[str, str]:
         """Column → what is printed in it of an object instead of what its document says; empty for other kinds."""
         if isinstance(obj, VirtualMachine):
-            return {"State": self.vm(obj).text}
+            return {"State": self.liveness_of_vm(obj).text}
         if not isinstance(obj, Hypervisor):
             return {}
-        life = self.host(obj.name)
+        life = self.liveness_of_host(obj.name)
         if not life.watched:
             return {"State": life.text}
         ready = {HostLife.SILENT: "Unknown", HostLife.UNKNOWN: "Unknown", HostLife.ALIVE: ""}.get(life.state, "False")

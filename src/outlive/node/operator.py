@@ -11,28 +11,33 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime, as_instant
-from outlive.base.errors import InUse, NotFound, Refused, Usage
-from outlive.base.ids import Ids
-from outlive.base.phrases import listing, until
+from outlive.base import Clock, Ids, InUse, NotFound, Refused, Usage, as_datetime, as_instant, format_until, join_parts
 from outlive.node.fencing.attestation import attest, is_missing, lost_memberships
 from outlive.node.fencing.policy import ProfileInput, fence_order, profile_of, validate_profile
 from outlive.node.fencing.proofs import PROVE_OPERATOR, OperatorView
 from outlive.node.membership.join import is_nobodys
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.node.vm.states import deletion_of
-from outlive.resources import Cluster, ClusterSpec, Hypervisor, Membership, ObjectMeta, VirtualMachine
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.definitions import redefined
-from outlive.resources.meta import DOMAIN_LABEL_PREFIX, Resource
-from outlive.resources.vms import Request, RequestVerb
-from outlive.store import Selector, Store, list_all
-from outlive.store.access import compare_and_swap, read
+from outlive.resources import (
+    CLUSTER,
+    DOMAIN_LABEL_PREFIX,
+    Cluster,
+    ClusterSpec,
+    Hypervisor,
+    Membership,
+    ObjectMeta,
+    Request,
+    RequestVerb,
+    Resource,
+    VirtualMachine,
+    replace_definition,
+)
+from outlive.store import Selector, Store, compare_and_swap, list_all, read
 
 WORDS_LIMIT: Final = 500
 """Characters of a name or a reason."""
 RECENT_S: Final = 24 * 3600.0
-"""How far back ``hidden`` looks; older entries stay in ``status.spared`` of the host."""
+"""How far back ``list_spared`` looks; older entries stay in ``status.spared`` of the host."""
 NAMED: Final = 5
 """Hosts that a sentence names."""
 NOTHING: Final = "in the last 24 hours nobody would have been condemned but for maintenance"
@@ -78,10 +83,10 @@ async def call_off_fence(store: Store, clock: Clock, host: str) -> str:
     if ordered is None or ordered[0] != record.epoch:
         return f"nobody asks to have {host} fenced as it is now, in epoch {record.epoch}"
 
-    def called_off(one: Hypervisor) -> Hypervisor:
-        return _with_fencing(one, requested="") if one.spec.fencing.requested == text else one
+    def call_off(one: Hypervisor) -> Hypervisor:
+        return _set_fencing(one, requested="") if one.spec.fencing.requested == text else one
 
-    if (await change_object(store, clock, Hypervisor, host, called_off)).spec.fencing.requested:
+    if (await change_object(store, clock, Hypervisor, host, call_off)).spec.fencing.requested:
         return f"somebody has asked anew to have {host} fenced; outlive why {host} shows who, and why"
     if record.dead_through >= record.epoch:
         return f"{host} is proven dead already; it comes back once it is switched on"
@@ -117,7 +122,7 @@ async def confirm_off(store: Store, clock: Clock, host: str, *, name: str, reaso
             why or f"{host} is not condemned",
             remedy=f"VMs wait for a lost membership of it: say which (--membership {min(lost)})"
             if lost
-            else f"outlive fence {host} --reason … condemns it first",
+            else f"outlive fence {host} --reason ... condemns it first",
         )
     if record.dead_through >= record.fence.epoch:
         return f"{host} is proven dead already: {record.proof.evidence if record.proof else ''}"
@@ -183,15 +188,15 @@ async def hosts_of_domains(store: Store, domains: tuple[str, ...], *, hosts: tup
 async def set_power_maintenance(
     store: Store, clock: Clock, on: bool, *, for_s: float | None = None, hosts: tuple[str, ...]
 ) -> str:
-    """The power controllers of these hosts get no command while it is on; fencing goes on without them."""
+    """The BMCs of these hosts get no command while it is on; fencing goes on without them."""
     if not hosts:
-        raise Usage("nobody says whose power controllers", place="--power", remedy="add --host or --domain")
+        raise Usage("nobody says whose BMCs", place="--power", remedy="name hosts, or add --domain")
     end = as_datetime(clock.now() + for_s) if on and for_s is not None else None
     await _change_fencing(store, clock, *hosts, power_maintenance=on, power_maintenance_until=end)
     names = ", ".join(hosts)
     if on:
-        return f"{names}: power controllers get no command {until(end)}; hosts are still condemned"
-    return f"{names}: power controllers are used again"
+        return f"{names}: BMCs get no command {format_until(end)}; hosts are still condemned"
+    return f"{names}: BMCs are used again"
 
 
 async def set_maintenance(
@@ -207,27 +212,37 @@ async def set_maintenance(
     if not on:
         return (f"{names}: maintenance is off" if hosts else "maintenance is off") + await goes_on(store, clock, hosts)
     message = (
-        f"{names}: not condemned {until(end)}" if hosts else f"maintenance is on {until(end)}: no host is condemned"
+        f"{names}: not condemned {format_until(end)}"
+        if hosts
+        else f"maintenance is on {format_until(end)}: no host is condemned"
     )
-    return message + await guards_go_on(store, hosts)
+    found = [one.name async for one in list_all(store, Hypervisor) if one.spec.fencing.armed]
+    armed = sorted([name for name in found if not hosts or name in hosts])
+    if not armed:
+        return message
+    named = f"{join_parts(armed, most=NAMED)} {'is' if len(armed) == 1 else 'are'}"
+    return (  # a guard knows nothing of maintenance
+        f"{message}\n{named} armed all the same: without acknowledged renewals the VMs there are killed; "
+        f"outlive disarm first where the work may cut off the store"
+    )
 
 
 async def maintenance_status(store: Store, clock: Clock) -> str:
     """What is in maintenance, until when, and what it hid."""
     now, lines = clock.now(), list[str]()
     spec = await cluster_spec(store)
-    if spec.in_maintenance(now):
-        lines.append(f"all hosts: in maintenance {until(spec.maintenance_until)}")
+    if spec.is_in_maintenance(now):
+        lines.append(f"all hosts: in maintenance {format_until(spec.maintenance_until)}")
     async for host in list_all(store, Hypervisor):
         fencing = host.spec.fencing
-        if fencing.in_maintenance(now):
-            lines.append(f"{host.name}: in maintenance {until(fencing.maintenance_until)}")
+        if fencing.is_in_maintenance(now):
+            lines.append(f"{host.name}: in maintenance {format_until(fencing.maintenance_until)}")
         if fencing.power_in_maintenance(now):
-            lines.append(f"{host.name}: its power controller in maintenance {until(fencing.power_maintenance_until)}")
-    return "\n".join([*(lines or ["nothing is in maintenance"]), await hidden(store, clock)])
+            lines.append(f"{host.name}: its BMC in maintenance {format_until(fencing.power_maintenance_until)}")
+    return "\n".join([*(lines or ["nothing is in maintenance"]), await list_spared(store, clock)])
 
 
-async def hidden(store: Store, clock: Clock, hosts: tuple[str, ...] = ()) -> str:
+async def list_spared(store: Store, clock: Clock, hosts: tuple[str, ...] = ()) -> str:
     """Who would have been condemned in the last 24 hours, of these hosts or of all; oldest first."""
     since = as_datetime(clock.now() - RECENT_S)
     found = [
@@ -256,29 +271,16 @@ async def goes_on(store: Store, clock: Clock, hosts: tuple[str, ...] = ()) -> st
     now, said = clock.now(), list[str]()
     if hosts:
         concerned, spec = [await store.get(Hypervisor, name) for name in hosts], await cluster_spec(store)
-        if spec.in_maintenance(now):
-            said.append(f"that of all hosts is on {until(spec.maintenance_until)}")
+        if spec.is_in_maintenance(now):
+            said.append(f"that of all hosts is on {format_until(spec.maintenance_until)}")
     else:
         concerned = [one async for one in list_all(store, Hypervisor)]
-        if alone := sorted(one.name for one in concerned if one.spec.fencing.in_maintenance(now)):
-            named = listing(alone, most=NAMED)
+        if alone := sorted(one.name for one in concerned if one.spec.fencing.is_in_maintenance(now)):
+            named = join_parts(alone, most=NAMED)
             said.append(f"{named} {'is' if len(alone) == 1 else 'are'} still in maintenance by name")
     if powers := sorted(one.name for one in concerned if one.spec.fencing.power_in_maintenance(now)):
-        said.append(f"the power controllers of {listing(powers, most=NAMED)} still get no command, see --power")
-    return f"; but {listing(said)}" if said else ""
-
-
-async def guards_go_on(store: Store, hosts: tuple[str, ...] = ()) -> str:
-    """What to add where guards of these hosts, or of any, are armed: a guard knows nothing of maintenance."""
-    found = [one.name async for one in list_all(store, Hypervisor) if one.spec.fencing.armed]
-    armed = sorted([name for name in found if not hosts or name in hosts])
-    if not armed:
-        return ""
-    named = f"{listing(armed, most=NAMED)} {'is' if len(armed) == 1 else 'are'}"
-    return (
-        f"\n{named} armed all the same: without acknowledged renewals the VMs there are killed; "
-        f"outlive disarm first where the work may cut off the store"
-    )
+        said.append(f"the BMCs of {join_parts(powers, most=NAMED)} still get no command, see --power")
+    return f"; but {join_parts(said)}" if said else ""
 
 
 # Draining and arming.
@@ -291,7 +293,20 @@ async def set_drain(store: Store, clock: Clock, host: str, drain: bool) -> str:
         remedy = "empty it there; outlive whatif drain says where to" if drain else "let it take VMs there"
         raise Refused(f"{host} is managed by {found.spec.management}", remedy=remedy)
     await _refuse_frozen(store, clock)
-    answer = node_request(NodeRequestInput(request="flush" if drain else "ready", node=await _as_asked(store, found)))
+    state = found.status.domain_state or "ready"  # what is wanted and not done yet counts as its state
+    if found.spec.drain and state in ("ready", "unflush"):
+        state = "flush"
+    elif not found.spec.drain and state in ("flush", "flushed"):
+        state = "unflush"
+    member = await read(store, Membership, host)
+    node = RequestedNode(
+        name=host,
+        mode=found.spec.mode,
+        daemon_state="run" if member is not None and member.record.state == "Held" else "stop",
+        router_state="",
+        domain_state=state,
+    )
+    answer = node_request(NodeRequestInput(request="flush" if drain else "ready", node=node))
     if not answer.ok:
         raise Refused(
             f"the daemon of {host} does not run, so nobody would do it",
@@ -301,24 +316,6 @@ async def set_drain(store: Store, clock: Clock, host: str, drain: bool) -> str:
         return f"{host} is empty already" if drain else f"{host} is schedulable already"
     await change_object(store, clock, Hypervisor, host, lambda one: _replace(one, spec=_replace(one.spec, drain=drain)))
     return f"{host} is to be emptied" if drain else f"{host} is to be schedulable again"
-
-
-async def _as_asked(store: Store, host: Hypervisor) -> RequestedNode:
-    """The host as requests see it; what is wanted and not done yet counts as its state."""
-    state = host.status.domain_state or "ready"
-    if host.spec.drain and state in ("ready", "unflush"):
-        state = "flush"
-    elif not host.spec.drain and state in ("flush", "flushed"):
-        state = "unflush"
-    member = await read(store, Membership, host.name)
-    runs = member is not None and member.record.state == "Held"
-    return RequestedNode(
-        name=host.name,
-        mode=host.spec.mode,
-        daemon_state="run" if runs else "stop",
-        router_state="",
-        domain_state=state,
-    )
 
 
 async def is_embedded(store: Store) -> bool:
@@ -350,20 +347,16 @@ async def set_armed(store: Store, clock: Clock, host: str, armed: bool, *, accep
     """Ask for a host's guard to be armed or disarmed."""
     if armed:
         await refuse_arming(store, host, accept_single_store=accept_single_store)
-    elif not (await store.get(Hypervisor, host, fresh=True)).spec.fencing.armed and not await _is_armed(store, host):
-        return f"{host} is not armed"
+    elif not (await store.get(Hypervisor, host, fresh=True)).spec.fencing.armed:
+        member = await read(store, Membership, host)
+        if member is None or not member.record.guard.armed:  # as its daemon said last
+            return f"{host} is not armed"
     await _change_fencing(store, clock, host, armed=armed)
     if armed:
         return (
             f"{host} will be armed: without acknowledged renewals its VMs are killed, also when only the store is away"
         )
     return f"{host} will be disarmed"
-
-
-async def _is_armed(store: Store, host: str) -> bool:
-    """Whether its daemon said last that its guard is armed."""
-    member = await read(store, Membership, host)
-    return member is not None and member.record.guard.armed
 
 
 # Requests for a VM.
@@ -407,15 +400,15 @@ async def request_vm(
     host = await read(store, Hypervisor, where.hypervisor) if where is not None else None
     if host is not None:  # its document may be lost; its daemon answers all the same
         _check_ours(host, vm)
-    request = Request(id=ids.uuid(), verb=verb, target=target, force=force, force_live=force_live, device=device)
+    request = Request(id=ids.new_uuid(), verb=verb, target=target, force=force, force_live=force_live, device=device)
 
-    def asked(one: VirtualMachine) -> VirtualMachine:
+    def set_request(one: VirtualMachine) -> VirtualMachine:
         refuse_deleted(one)
-        one = redefined(one, *definition) if definition is not None else one
+        one = replace_definition(one, *definition) if definition is not None else one
         power = "running" if verb == "start" else one.spec.power_state
         return _replace(one, spec=_replace(one.spec, request=request, power_state=power))
 
-    await change_object(store, clock, VirtualMachine, vm, asked)
+    await change_object(store, clock, VirtualMachine, vm, set_request)
     who = where.hypervisor if where is not None else "recovery"
     return AskedVm(request, f"{vm}: {verb} is requested as {request.id}; {who} answers (outlive describe vm {vm})")
 
@@ -449,7 +442,7 @@ async def _refuse_frozen(store: Store, clock: Clock) -> None:
     """``Refused`` while the cluster is disarmed so that VMs stay as they are."""
     spec = await cluster_spec(store)
     if spec.disarmed_mode(clock.now()) == "freeze":
-        said = f"the cluster is disarmed (freeze) {until(spec.disarmed_until)}: VMs and hosts stay as they are"
+        said = f"the cluster is disarmed (freeze) {format_until(spec.disarmed_until)}: VMs and hosts stay as they are"
         raise Refused(said, remedy="outlive arm --cluster, once the work is done")
 
 
@@ -464,11 +457,11 @@ async def set_protected(
         raise Usage(f"{len(reason)} characters", place="--reason", remedy=f"write at most {WORDS_LIMIT}")
     mode: Literal["", "hold", "ignore"] = ("hold" if hold else "") if protected else "ignore"
 
-    def changed(one: VirtualMachine) -> VirtualMachine:
+    def set_mode(one: VirtualMachine) -> VirtualMachine:
         policy = _replace(one.spec.recovery, mode=mode, reason=reason)
         return _replace(one, spec=_replace(one.spec, recovery=policy))
 
-    await change_object(store, clock, VirtualMachine, vm, changed)
+    await change_object(store, clock, VirtualMachine, vm, set_mode)
     if not protected:
         return f"{vm} is out of protection: it loses its slots, and nobody restarts it elsewhere (outlive protect {vm})"
     then = f"it stays down until outlive vm start {vm}" if hold else "it restarts elsewhere"
@@ -484,7 +477,7 @@ def _check_ours(host: Hypervisor, vm: str) -> None:
 # Writes.
 
 
-def _with_fencing(host: Hypervisor, **changes: object) -> Hypervisor:
+def _set_fencing(host: Hypervisor, **changes: object) -> Hypervisor:
     return _replace(host, spec=_replace(host.spec, fencing=_replace(host.spec.fencing, **changes)))
 
 
@@ -493,18 +486,18 @@ async def _change_fencing(store: Store, clock: Clock, *hosts: str, **changes: ob
     for host in hosts:
         await store.get(Hypervisor, host)
     for host in hosts:
-        await change_object(store, clock, Hypervisor, host, lambda one: _with_fencing(one, **changes))
+        await change_object(store, clock, Hypervisor, host, lambda one: _set_fencing(one, **changes))
 
 
 async def change_object(store: Store, clock: Clock, kind: type[K], name: str, change: Callable[[K], K]) -> K:
     """The object after the change of its spec. ``NotFound`` where there is none."""
 
-    def changed(found: K | None) -> K:
+    def apply_change(found: K | None) -> K:
         if found is None:
             raise NotFound(f"there is no {kind.kind()} {name!r}", remedy=f"see outlive get {kind.info.plural}")
         return change(found)
 
-    after = await compare_and_swap(store, kind, name, changed, clock=clock, half="spec")
+    after = await compare_and_swap(store, kind, name, apply_change, clock=clock, half="spec")
     assert after is not None, "a missing object raises"
     return after
 
@@ -512,8 +505,8 @@ async def change_object(store: Store, clock: Clock, kind: type[K], name: str, ch
 async def change_cluster(store: Store, clock: Clock, **changes: object) -> None:
     """Change the spec of ``Cluster/default``, which is made where nobody has made it yet."""
 
-    def changed(found: Cluster | None) -> Cluster:
+    def set_fields(found: Cluster | None) -> Cluster:
         one = found or Cluster(metadata=ObjectMeta(name=CLUSTER))
         return _replace(one, spec=_replace(one.spec, **changes))
 
-    await compare_and_swap(store, Cluster, CLUSTER, changed, clock=clock, half="spec")
+    await compare_and_swap(store, Cluster, CLUSTER, set_fields, clock=clock, half="spec")

@@ -4,7 +4,7 @@ The table says which fields belong to whom (``resources.writers``). A host write
 of virtual machines that it has to do with; a coordinator also what fencing owns of other hosts. Nobody drops an entry
 among the holders of a virtual machine that is not fenced by its Membership (S2). The server asks this of every write
 with a token, and the store of the simulation of every write of every process, so that what a program needs and what
-its token allows are the same (docs/concepts/security.md#rules).
+its token allows are the same (docs/reference/permissions.md#rules).
 """
 
 from __future__ import annotations
@@ -12,26 +12,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from outlive.base.errors import Forbidden
-from outlive.node.permission_facts import NO_FACTS, Facts, HostWriter, NeededFacts
+from outlive.base import Forbidden
 from outlive.node.permissions_of_protocol import (
+    NO_FACTS,
+    Facts,
+    HostWriter,
+    NeededFacts,
     check_cluster_of_host,
+    check_hypervisor_by_controller,
     check_hypervisor_of_host,
-    check_hypervisor_of_others,
     check_lost_membership,
     check_membership_of_host,
+    check_vm_by_controller,
     check_vm_of_host,
-    check_vm_of_others,
     dropped_holders,
     entered_holders,
 )
 from outlive.node.permissions_of_reports import (
     STORAGE,
     check_console_of_host,
+    check_election_by_controller,
     check_election_of_host,
-    check_election_of_others,
+    check_fault_by_controller,
     check_fault_of_host,
-    check_fault_of_others,
     check_record_of_host,
     check_storage_of_host,
     ended_reporter,
@@ -39,6 +42,8 @@ from outlive.node.permissions_of_reports import (
 )
 from outlive.node.primary_elector import ROLE
 from outlive.resources import (
+    FENCER,
+    PRIMARY,
     Cluster,
     Console,
     DecisionRecord,
@@ -53,8 +58,9 @@ from outlive.resources import (
     StorageDaemon,
     StoragePool,
     VirtualMachine,
+    may_write_some,
+    table_refusal,
 )
-from outlive.resources.writers import FENCER, PRIMARY, may_write_some, table_refusal
 
 NAMED_AFTER_HOSTS: Final = (Hypervisor, HypervisorUsage, HostLog, Membership)
 """Kinds with one object for each host, of the host's name."""
@@ -108,9 +114,9 @@ def host_refusal(who: HostWriter, before: Resource | None, after: Resource | Non
     return why if why or rule is None else rule(who, what, before, after, facts)
 
 
-def forbidden(who: str, why: str) -> Forbidden:
+def build_forbidden(who: str, why: str) -> Forbidden:
     """The error that a refused writer gets; ``who``: ``host kvm-1``, ``controller ctl-1``."""
-    return Forbidden(f"the token of {who} {why}", remedy="who may is in docs/concepts/security.md#table")
+    return Forbidden(f"the token of {who} {why}", remedy="who may is in docs/reference/permissions.md#table")
 
 
 def kind_refusal(who: HostWriter, kind: type[Resource], name: str = "", verb: str = "update") -> str:
@@ -144,10 +150,10 @@ RULES_OF_HOSTS: Final[Mapping[type[Resource], _HostRule]] = {
     DecisionRecord: check_record_of_host,
 }
 RULES_OF_OTHERS: Final[Mapping[type[Resource] | type[None], Callable[[tuple[str, ...], Any, Any, Facts], str]]] = {
-    VirtualMachine: check_vm_of_others,
+    VirtualMachine: check_vm_by_controller,
     Membership: check_lost_membership,
-    Hypervisor: check_hypervisor_of_others,
-    Fault: check_fault_of_others,
-    Election: check_election_of_others,
+    Hypervisor: check_hypervisor_by_controller,
+    Fault: check_fault_by_controller,
+    Election: check_election_by_controller,
 }
-"""Besides the table; their docstrings are in the manual (docs/concepts/security.md#rules)."""
+"""Besides the table; their docstrings are in the manual (docs/reference/permissions.md#rules)."""

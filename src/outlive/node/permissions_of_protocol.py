@@ -1,7 +1,7 @@
 """What writes must keep to that the safety protocol rests on: of virtual machines, Memberships, hosts and the cluster.
 
 Each rule is a function over who writes, the object before and after, and facts; it answers why not, as the end of a
-sentence. Its docstring is in the manual (docs/concepts/security.md#rules).
+sentence. Its docstring is in the manual (docs/reference/permissions.md#rules).
 """
 
 from __future__ import annotations
@@ -12,24 +12,83 @@ import msgspec
 
 from outlive.node.membership.join import is_nobodys
 from outlive.node.membership.pause import waits_for
-from outlive.node.membership.states import fenced
-from outlive.node.permission_facts import Facts, HostWriter
+from outlive.node.membership.states import MemberView, is_fenced
 from outlive.node.vm.states import reach_of
 from outlive.resources import (
+    CANDIDATE,
+    DAEMON,
+    FENCER,
+    HEARD,
     HOST_LABEL,
+    OBSERVED,
+    PRIMARY,
+    READY,
+    RUN_FINALIZER,
     SHARES_LABEL,
     Cluster,
     Holder,
     Hypervisor,
     MemberRecord,
     Membership,
+    Migration,
+    Pause,
     Proof,
     VirtualMachine,
+    VirtualMachineStatus,
+    find_condition,
 )
-from outlive.resources.cluster import Pause
-from outlive.resources.hosts import HEARD, OBSERVED, READY
-from outlive.resources.meta import condition
-from outlive.resources.vms import RUN_FINALIZER, Migration, VirtualMachineStatus
+
+# Who writes as a host, and what has to be known to judge a write (``outlive.node.permissions``).
+
+
+class HostWriter(msgspec.Struct, frozen=True):
+    """A host that writes."""
+
+    host: str
+    coordinator: bool = False
+    machine_id: str = ""
+    """Of the machine that may use this name; empty: any."""
+    term: int = 0
+    """In which it is the primary coordinator; 0: it is not."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which it writes."""
+        fencer = FENCER + CANDIDATE if self.coordinator else ()
+        return DAEMON + fencer + (PRIMARY if self.term else ())
+
+    @property
+    def decider(self) -> str:
+        """Who decided, in its records of decisions."""
+        return f"node {self.host}"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store says besides the object that is written, read after ``before`` or earlier (``needed_facts``)."""
+
+    members: tuple[MemberView, ...] = ()
+    vm: VirtualMachine | None = None
+    """Whose console or fault is written."""
+    cluster: Cluster | None = None
+    hosts: tuple[str, ...] = ()
+    """All hosts that have a daemon of ours."""
+
+
+class NeededFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What has to be read to judge one write."""
+
+    members: tuple[str, ...] = ()
+    """Hosts whose Memberships are needed."""
+    vm: str = ""
+    cluster: bool = False
+    every_host: bool = False
+    """All Memberships and all hosts."""
+    term: bool = False
+    """Whether only the primary coordinator writes it."""
+
+
+NO_FACTS: Final = Facts()
+
 
 OWN_PROOFS: Final = ("reboot", "self-cleaned")
 """Kinds of proof that a host gives about itself."""
@@ -71,14 +130,12 @@ def entered_holders(host: str, before: VirtualMachine, after: VirtualMachine) ->
 
 
 def check_vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: VirtualMachine, facts: Facts) -> str:
-    """A host writes the status of a VM that is assigned to it, held or moved by it, at home there, or prefers it
-    and goes back there. Its own entry among the holders is of its Membership, in no later epoch than the present
-    one, and new only where the VM is assigned to the host and nobody else holds it, or is moving there; or the host
-    registers again what it runs after a restored backup. It adds the finalizer ``outlive.dev/may-run``, and removes
-    none; the label ``outlive.dev/shares-disks`` it sets as ``spec.sharedDisks`` of the VM says. Where it merely holds
-    the VM, it says where that is (``assigned``, ``home``, ``migration``) only to assign it to itself, once nobody else
-    holds it; and that a run of its own was ended before it ever ran (``migration.declined``). An entry of another host
-    goes only once that host's Membership proves it fenced."""
+    """A host writes the status of a VM that belongs to it. Among the holders it writes only its own entry, of its
+    Membership and present epoch. The entry may be new only if the VM is assigned to the host and no other host holds
+    it, if the VM is moving there, or if the host registers again what it runs after a restored backup. It removes the
+    entry of another host only once that host's Membership proves it fenced. It adds the finalizer
+    ``outlive.dev/may-run`` and never removes it. A host that merely holds the VM may assign it to itself, once no other
+    host holds it, and decline a run of its own that never ran (``migration.declined``)."""
     finalizers = before.metadata.finalizers
     if after.metadata.finalizers not in (finalizers, (*finalizers, RUN_FINALIZER)):
         return f"may not write metadata.finalizers of {what}: a host adds {RUN_FINALIZER}, and removes none"
@@ -89,7 +146,7 @@ def check_vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: 
     shares = [one.metadata.labels.get(SHARES_LABEL) for one in (before, after)]
     if shares[0] != shares[1] and after.marked is not after:
         return f"may not write metadata.labels.{SHARES_LABEL} of {what}: that says whether spec.sharedDisks names disks"
-    if why := _holders(who.host, what, before, after, facts):
+    if why := _check_holders(who.host, what, before, after, facts):
         return why
     old, new = before.status, after.status
     if not related and new != _replace(old, holders=new.holders):
@@ -114,7 +171,7 @@ def _move_besides_declined(host: str, old: VirtualMachineStatus, new: VirtualMac
     return _replace(after, declined=before.declined)
 
 
-def _holders(host: str, what: str, before: VirtualMachine, after: VirtualMachine, facts: Facts) -> str:
+def _check_holders(host: str, what: str, before: VirtualMachine, after: VirtualMachine, facts: Facts) -> str:
     """Why entries may not become like that; ``host`` empty: nobody's are the writer's own."""
     foreign = [one for one in after.status.holders if one.hypervisor != host]
     known = frozenset(before.status.holders)
@@ -122,7 +179,7 @@ def _holders(host: str, what: str, before: VirtualMachine, after: VirtualMachine
     if added is not None:
         return f"may not write the entry of {added.hypervisor} among the holders of {what}: each host writes its own"
     for one in dropped_holders(host, before, after):
-        if not fenced(one, facts.members, reach_of(before)):
+        if not is_fenced(one, facts.members, reach_of(before)):
             return (
                 f"may not drop the entry of {one.hypervisor} among the holders of {what}: "
                 f"nothing proves that epoch {one.epoch} is fenced"
@@ -150,12 +207,12 @@ def _registers(record: MemberRecord, cluster: Cluster | None) -> bool:
     return cluster.paused or record.incarnation in cluster.status.former_incarnations
 
 
-def check_vm_of_others(
+def check_vm_by_controller(
     names: tuple[str, ...], before: VirtualMachine | None, after: VirtualMachine, facts: Facts
 ) -> str:
-    """A controller drops an entry among the holders of a VM only once the Membership of its host proves it fenced, and
-    adds none; it removes the finalizer ``outlive.dev/may-run`` only where nobody holds the VM. An import says nothing
-    of a VM that a host holds or moves."""
+    """A controller removes a holder only once the Membership of that host proves it fenced, and adds none. It removes
+    the finalizer ``outlive.dev/may-run`` only if no host holds the VM. An import writes no VM that a host holds or
+    moves."""
     if before is None:
         return ""
     what = f"VirtualMachine/{after.name}"
@@ -165,7 +222,7 @@ def check_vm_of_others(
         return ""
     if "recovery" not in names and (before.status.holders or before.status.migration is not None):
         return f"may not write the status of {what}: a host holds it, and says itself how it is"
-    return _holders("", what, before, after, facts)
+    return _check_holders("", what, before, after, facts)
 
 
 # Memberships and hosts
@@ -174,10 +231,9 @@ def check_vm_of_others(
 def check_membership_of_host(
     who: HostWriter, what: str, before: Membership | None, after: Membership, facts: Facts
 ) -> str:
-    """A host writes its own, as the machine that has joined. It says by itself that it has booted (``reboot``) or has
-    nothing left (``self-cleaned``), and gives no other proof; where it is registered in the store as it is now, it
-    stays so, and it says that it was in an earlier one only while the cluster is paused. A coordinator condemns others
-    and proves them dead. ``deadThrough`` never falls."""
+    """A host writes its own, as the machine that has joined. About itself it may prove only that it has booted
+    (``reboot``) or has nothing left (``self-cleaned``). A coordinator condemns other hosts and proves them dead.
+    ``deadThrough`` never falls."""
     old, new = before.record if before is not None else None, after.record
     if old is not None and new.dead_through < old.dead_through:
         return f"may not lower record.deadThrough of {what}: what is proven stays proven"
@@ -190,8 +246,8 @@ def check_membership_of_host(
             f"may not write {what} for machine {new.machine_id or 'unknown'}: "
             f"{who.host} has joined as machine {who.machine_id}"
         )
-    known = frozenset(_proofs(old)) if old is not None else frozenset()
-    for proof in _proofs(new):
+    known = frozenset(_list_proofs(old)) if old is not None else frozenset()
+    for proof in _list_proofs(new):
         if proof not in known and (proof.kind not in OWN_PROOFS or proof.by != who.host):
             return f"may not give a proof of kind {proof.kind} in {what}: others prove that of {who.host}"
     now = facts.cluster.status.store_incarnation if facts.cluster is not None else ""
@@ -203,18 +259,18 @@ def check_membership_of_host(
     return ""
 
 
-def _proofs(record: MemberRecord) -> tuple[Proof, ...]:
+def _list_proofs(record: MemberRecord) -> tuple[Proof, ...]:
     """Of what is over of the Membership, and of former ones."""
     return (*((record.proof,) if record.proof is not None else ()), *(one.proof for one in record.former))
 
 
 def check_lost_membership(_names: tuple[str, ...], before: Membership | None, after: Membership, _facts: Facts) -> str:
-    """People create one only for a host whose Membership is lost, for no machine, and as proven dead by their word
-    (``outlive fence --confirm-off``); in another one they add such words about lost ones (``former``)."""
+    """People create one only for a host whose Membership is lost, for no machine, and as proven dead by their
+    confirmation (``outlive fence --confirm-off``), or add such a confirmation to another one (``former``)."""
     what, record = f"Membership/{after.name}", after.record
     old = before.record if before is not None else None
-    known = frozenset(_proofs(old)) if old is not None else frozenset()
-    if any(one.kind != "operator" for one in _proofs(record) if one not in known):
+    known = frozenset(_list_proofs(old)) if old is not None else frozenset()
+    if any(one.kind != "operator" for one in _list_proofs(record) if one not in known):
         return f"may not give a proof of another kind than operator in {what}"
     if old is not None:
         changed = old.incarnation != record.incarnation and not is_nobodys(old)
@@ -222,15 +278,17 @@ def check_lost_membership(_names: tuple[str, ...], before: Membership | None, af
     lost = is_nobodys(record) and record.state == "Revoked" and record.dead_through >= record.epoch
     bare = _replace(record, machine_id="", boot_id="", cut=type(record.cut)(), guard=type(record.guard)())
     if not lost or bare != record or any(one.kind != "operator" for one in record.fence.findings):
-        return f"may not create {what}: its host does, or outlive fence --confirm-off where it was lost"
+        return (
+            f"may not create {what}: its host does, or where it was lost outlive fence HOST --confirm-off --reason ..."
+        )
     return ""
 
 
 def check_hypervisor_of_host(
     who: HostWriter, what: str, before: Hypervisor | None, after: Hypervisor, _facts: Facts
 ) -> str:
-    """A host registers itself where nobody has, with labels and as what its token says that it is; of its spec it
-    writes ``drain`` alone."""
+    """A host registers itself if it is not registered, with labels and in the mode that its token names. Of its spec it
+    writes only ``drain``."""
     if before is not None:
         return ""
     if after.name != who.host:
@@ -242,15 +300,15 @@ def check_hypervisor_of_host(
     return ""
 
 
-def check_hypervisor_of_others(
+def check_hypervisor_by_controller(
     names: tuple[str, ...], before: Hypervisor | None, after: Hypervisor, _facts: Facts
 ) -> str:
-    """Of the conditions of a host a controller writes ``Ready`` alone, while it does not hear of the host, and takes
-    that back: never what the host said when it went."""
+    """Of the conditions of a host a controller writes only ``Ready``, while it does not hear of the host, and withdraws
+    that."""
     if before is None or before.status.conditions == after.status.conditions or {"import", "mirror"} & {*names}:
         return ""
     what = f"Hypervisor/{after.name}"
-    old, new = condition(before.status.conditions, READY), condition(after.status.conditions, READY)
+    old, new = find_condition(before.status.conditions, READY), find_condition(after.status.conditions, READY)
     if [one for one in before.status.conditions if one is not old] != [
         one for one in after.status.conditions if one is not new
     ]:
@@ -268,13 +326,16 @@ def check_hypervisor_of_others(
 
 
 def check_cluster_of_host(who: HostWriter, what: str, before: Cluster, after: Cluster, facts: Facts) -> str:
-    """A host says that the store went back, and that it has yet to register itself. It ends the wait for others only
-    where their Memberships say that they have registered; one too many among those that it names has registered since
-    it looked, and the next look removes it."""
+    """A host says that the store went back, and that it has yet to register itself. It ends the wait for other hosts
+    only if their Memberships say that they have registered."""
     old, new = before.status, after.status
     said = new.pause.waits_for if new.pause is not None else ()
     if old.store_incarnation != new.store_incarnation:
-        became = new.pause is not None and said == (who.host,) and new == old.became(new.store_incarnation, new.pause)
+        became = (
+            new.pause is not None
+            and said == (who.host,)
+            and new == old.with_incarnation(new.store_incarnation, new.pause)
+        )
         became = became and not old.knows(new.store_incarnation)
         return "" if became else f"may not write the incarnation of {what} without a pause that waits for {who.host}"
     if old.former_incarnations != new.former_incarnations:

@@ -10,11 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from outlive.node.membership.states import is_dead
-from outlive.node.permission_facts import Facts, HostWriter
-from outlive.node.permissions_of_protocol import is_related
+from outlive.node.permissions_of_protocol import Facts, HostWriter, is_related
 from outlive.node.primary_elector import ROLE
 from outlive.resources import (
     HOST_LABEL,
+    PRIMARY,
     WRITER_LABEL,
     Console,
     DecisionRecord,
@@ -25,14 +25,12 @@ from outlive.resources import (
     Resource,
     StorageCluster,
     StorageDaemon,
-    StorageDevice,
     StoragePool,
     VirtualMachine,
     VirtualNetwork,
 )
-from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.writers import PRIMARY
-from outlive.runtime.faults import REPORTER_LABEL, fault_name
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import REPORTER_LABEL, fault_name
 
 STORAGE: Final = (StorageCluster, StorageDaemon, StoragePool)
 """Kinds that the primary coordinator writes, and deletes."""
@@ -48,15 +46,14 @@ def writes_as_primary(obj: Resource) -> bool:
 
 
 def check_fault_of_host(who: HostWriter, what: str, before: Fault | None, after: Fault, facts: Facts) -> str:
-    """A host reports faults of itself and of VMs that it has to do with, a coordinator also those of fencing, the
-    primary those of storage, both with its own name as the writer; each with the name and the weight of its code. A
-    host takes over what another one has reported of a VM that has moved to it, and ends no fault of others; but a
-    coordinator ends what the daemon of a host reported that is proven dead."""
+    """A host reports faults of itself and of its VMs; a coordinator also those of fencing, and the primary those of
+    storage. Each fault has the name and the weight of its code. A host ends no fault of others; a coordinator also ends
+    those that a host proven dead had reported."""
     gone = ended_reporter(before, after)
     if who.coordinator and any(one.host == gone and is_dead(one.record) for one in facts.members):
         return ""
-    if not _reports(who, after):
-        return f"may not write {what}: {_reporter(after)} reports it"
+    if not _is_reporter(who, after):
+        return f"may not write {what}: {_reporter_text(after)} reports it"
     if after.metadata.labels.get(REPORTER_LABEL) != "daemon" and after.metadata.labels.get(WRITER_LABEL) != who.host:
         return f"may not write {what} without the label {WRITER_LABEL}={who.host}, by which its share is counted"
     if after.name != fault_name(after.code, after.subject):
@@ -64,7 +61,7 @@ def check_fault_of_host(who: HostWriter, what: str, before: Fault | None, after:
     code = after.code if after.code in list(FaultCode) else None
     if code is not None and after.delta != FaultCode(code).delta:
         return f"may not write {what} with delta {after.delta}: that of {code} is {FaultCode(code).delta}"
-    goes_on = before is not None and _reports(who, before)
+    goes_on = before is not None and _is_reporter(who, before)
     if after.metadata.labels.get(REPORTER_LABEL) == "daemon" and not goes_on:
         if after.subject.kind == VirtualMachine.kind():
             if facts.vm is not None and not is_related(who.host, facts.vm):
@@ -75,10 +72,10 @@ def check_fault_of_host(who: HostWriter, what: str, before: Fault | None, after:
         return ""
     # a VM that has moved takes its faults with it
     moved = before.metadata.labels.get(REPORTER_LABEL) == "daemon" and before.subject.kind == VirtualMachine.kind()
-    return "" if moved and not after.ended else f"may not write {what}: {_reporter(before)} reports it"
+    return "" if moved and not after.ended else f"may not write {what}: {_reporter_text(before)} reports it"
 
 
-def _reports(who: HostWriter, fault: Fault) -> bool:
+def _is_reporter(who: HostWriter, fault: Fault) -> bool:
     labels = fault.metadata.labels
     if labels.get(REPORTER_LABEL) == "fencer":
         return who.coordinator and HOST_LABEL not in labels
@@ -98,24 +95,23 @@ def ended_reporter(before: Resource | None, after: Resource | None) -> str:
     return labels.get(HOST_LABEL, "") if ours else ""
 
 
-def _reporter(fault: Fault) -> str:
+def _reporter_text(fault: Fault) -> str:
     labels = fault.metadata.labels
     return f"{labels.get(REPORTER_LABEL, 'somebody')} {labels.get(HOST_LABEL, '')}".strip()
 
 
-def check_fault_of_others(_names: tuple[str, ...], before: Fault | None, after: Fault, _facts: Facts) -> str:
-    """Controllers report faults of their own, and people acknowledge any; nobody but hosts writes those that hosts
-    report."""
+def check_fault_by_controller(_names: tuple[str, ...], before: Fault | None, after: Fault, _facts: Facts) -> str:
+    """Controllers report faults of their own, and people acknowledge any. Only hosts write those that hosts report."""
     if before is not None and _replace(before, acknowledged=after.acknowledged) == after:
         return ""
     for one in (before, after):
         if one is not None and one.metadata.labels.get(REPORTER_LABEL) in ("daemon", "fencer", "primary"):
-            return f"may not write Fault/{after.name}: {_reporter(one)} reports it"
+            return f"may not write Fault/{after.name}: {_reporter_text(one)} reports it"
     return ""
 
 
 def check_election_of_host(who: HostWriter, what: str, before: Election | None, after: Election, _facts: Facts) -> str:
-    """A coordinator is a candidate for ``Election/primary``, and writes nobody else's name into it."""
+    """A coordinator is a candidate for ``Election/primary``, and writes only its own name into it."""
     if after.name != ROLE:
         return f"may not write {what}: coordinators are candidates for Election/{ROLE} alone"
     kept = before is not None and before.record.holder == after.record.holder
@@ -124,22 +120,26 @@ def check_election_of_host(who: HostWriter, what: str, before: Election | None, 
     return ""
 
 
-def check_election_of_others(_names: tuple[str, ...], _before: Election | None, after: Election, _facts: Facts) -> str:
+def check_election_by_controller(
+    _names: tuple[str, ...], _before: Election | None, after: Election, _facts: Facts
+) -> str:
     """Controllers are candidates for every role but that of the primary coordinator."""
     return f"may not write Election/{ROLE}: coordinators are its candidates" if after.name == ROLE else ""
 
 
 def check_storage_of_host(who: HostWriter, what: str, before: Any, after: Any, _facts: Facts) -> str:
-    """What the storage cluster says is the primary's, under its term; each host says where its own daemons lie, and
-    takes one off its device only once the storage cluster has reported that one."""
+    """The primary writes what the storage cluster reports, under its term. Each host writes where its own daemons
+    lie."""
     if after is None:
         return "" if who.term else f"may not delete {what}: only the primary coordinator does"
     if isinstance(after, StorageDaemon):
         given = before if before is not None else StorageDaemon(metadata=after.metadata)
         if after.device is None and not who.term and (before is None or before.status is None):
             return f"may not write {what} without a device: nothing else says whose it is"
-        if why := _device(who, what, given.device, after.device):
-            return why
+        named = after.device if after.device is not None else given.device
+        if given.device != after.device and named is not None and named.host != who.host:
+            owner = named.host or "nobody"
+            return f"may not write the device of {what}: {owner} is named there, and not {who.host}"
         if (given.term, given.status) == (after.term, after.status):
             return ""
     if after.term != who.term:
@@ -147,15 +147,8 @@ def check_storage_of_host(who: HostWriter, what: str, before: Any, after: Any, _
     return ""
 
 
-def _device(who: HostWriter, what: str, before: StorageDevice | None, after: StorageDevice | None) -> str:
-    named = after if after is not None else before
-    if before == after or named is None or named.host == who.host:
-        return ""
-    return f"may not write the device of {what}: {named.host or 'nobody'} is named there, and not {who.host}"
-
-
 def check_console_of_host(who: HostWriter, what: str, _before: object, after: Console, facts: Facts) -> str:
-    """A host writes those of VMs that it has to do with, in its own name."""
+    """A host writes those of its VMs, in its own name."""
     if after.host != who.host:
         return f"may not write {what} as {after.host[:80]}"
     related = facts.vm is not None and is_related(who.host, facts.vm)

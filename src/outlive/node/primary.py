@@ -20,24 +20,25 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline, set_within
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import Clock, OutliveError, deadline, get_logger, set_within
 from outlive.node.former_primary import FormerPrimary
 from outlive.node.handover import (
     HANDOVER_STEP,
     LEAVER_S,
     PHASES,
     POLL_S,
+    Duty,
     HandoverInput,
+    PrimaryDuties,
     note_added,
     note_removed,
 )
-from outlive.node.primary_duties import Duty, PrimaryDuties
 from outlive.node.primary_elector import ROLE, Next, PrimaryElector, answer_request
 from outlive.node.role_addresses import RoleAddresses
 from outlive.resources import (
+    CLUSTER,
+    AddressHandover,
+    AddressPhase,
     Cluster,
     Election,
     ElectionRecord,
@@ -45,12 +46,9 @@ from outlive.resources import (
     ObjectRef,
     PrimaryRequest,
 )
-from outlive.resources.cluster import CLUSTER, AddressHandover, AddressPhase
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.faults import FaultSet
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import Store
-from outlive.store.access import compare_and_swap, read
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import FaultSet, OrderedTaskGroup, Periodic
+from outlive.store import Store, compare_and_swap, read
 
 LOOK_S: Final = 1.0
 """How often the primary looks for requests, and its guard at the role."""
@@ -129,7 +127,13 @@ class Primary:
     async def run(self) -> None:
         """Be a candidate for the role, and do its duties; nobody is one whose guard does not run."""
         try:
-            await self._remove_leftovers()
+            while self._addresses is not None:  # what a former run of this daemon has left here is another's by now
+                try:
+                    await self._addresses.prepare()
+                    break
+                except OutliveError as error:
+                    _log.error("primary.addresses_not_prepared", host=self._host, error=str(error))
+                    await self._clock.sleep(LOOK_S)
             async with OrderedTaskGroup() as group:
                 group.create_task(self.elector.run(), name="primary election")
                 group.create_task(self._work(), name="primary duties")
@@ -142,10 +146,10 @@ class Primary:
             await self._duties.stop()
             if self._addresses is not None:
                 await self._addresses.close()
-            await self.elector.give_back(handover=None)
+            await self.elector.release(handover=None)
 
     async def _work(self) -> None:
-        await self._note_gone()
+        await self._note_all_removed()
         while True:
             term = await self.elector.wait_leader()
             leading = asyncio.create_task(self._lead(term), name="primary leads")
@@ -159,22 +163,22 @@ class Primary:
                 await asyncio.wait((leading, lost))
             if not leading.cancelled() and (error := leading.exception()) is not None:
                 _log.error("primary.failed", host=self._host, error=str(error))
-            if given_up:
-                await self._relinquish()
+            if given_up:  # give the role back, and let the addresses go as the next holder takes them
+                await self._duties.stop()
+                handover = AddressHandover(leaver=self._host) if self._has_addresses else None
+                self._leaving = handover is not None and self.elector.is_leader
+                try:
+                    if await self.elector.release(handover=handover) and self._addresses is not None:
+                        await self._leave_addresses(self._addresses)
+                finally:
+                    self._leaving = False
+                if not self.elector.is_leader:
+                    await self._drop()
+                await self._note_all_removed()
             else:
                 await self._drop()
                 await self._duties.stop()
             await self._clock.sleep(LOOK_S)
-
-    async def _remove_leftovers(self) -> None:
-        """Addresses that a former run of this daemon has left here are another's by now."""
-        while self._addresses is not None:
-            try:
-                await self._addresses.prepare()
-                return
-            except OutliveError as error:
-                _log.error("primary.addresses_not_prepared", host=self._host, error=str(error))
-                await self._clock.sleep(LOOK_S)
 
     # Leading
 
@@ -230,7 +234,7 @@ class Primary:
                 given = HandoverInput(host=self._host, record=record, waited_s=now_s - since_s, leaver_dead=dead)
                 step = HANDOVER_STEP.function(given)
                 noted = True
-                if await self._allow_again(addresses) and record.handover is not None and record.handover.added:
+                if await self._allow_addresses(addresses) and record.handover is not None and record.handover.added:
                     for phase in PHASES[: PHASES.index(record.handover.added) + 1]:  # the leaver may have none of them
                         await addresses.add(phase, lambda: self.elector.confirm(term))
                 match step.do:
@@ -261,7 +265,7 @@ class Primary:
         member = await read(self._store, Membership, leaver)
         return member is not None and member.record.dead_through >= member.record.epoch
 
-    async def _allow_again(self, addresses: RoleAddresses) -> bool:
+    async def _allow_addresses(self, addresses: RoleAddresses) -> bool:
         """Let this host have addresses that it dropped while it was not fit for the role, which is its own still."""
         if addresses.is_allowed or not self.elector.is_leader or not self.elector.may_stand():
             return False
@@ -274,7 +278,7 @@ class Primary:
         if self._addresses is None:
             return
         try:
-            await self._allow_again(self._addresses)
+            await self._allow_addresses(self._addresses)
             await self._addresses.follow(lambda: self.elector.confirm(term))
             if restore:
                 await self._addresses.restore(lambda: self.elector.confirm(term))
@@ -291,20 +295,6 @@ class Primary:
             self._faults.clear(FaultCode.PRIMARY_ADDRESS, about)
 
     # Leaving
-
-    async def _relinquish(self) -> None:
-        """Stop the duties, give the role back, and let the addresses go as the next holder takes them."""
-        await self._duties.stop()
-        handover = AddressHandover(leaver=self._host) if self._has_addresses else None
-        self._leaving = handover is not None and self.elector.is_leader
-        try:
-            if await self.elector.give_back(handover=handover) and self._addresses is not None:
-                await self._leave_addresses(self._addresses)
-        finally:
-            self._leaving = False
-        if not self.elector.is_leader:
-            await self._drop()
-        await self._note_gone()
 
     async def _leave_addresses(self, addresses: RoleAddresses) -> None:
         """Remove them phase by phase; returns once they are gone, or once this host has the role again.
@@ -349,7 +339,7 @@ class Primary:
             else:
                 await self._clock.sleep(RETRY_S)
 
-    async def _note_gone(self) -> None:
+    async def _note_all_removed(self) -> None:
         """Note that this host has no address left, so that nobody waits for it, as soon as the store takes that."""
         while self._addresses is not None and not self._addresses.have and not self.elector.is_leader:
             if await self._note_removed(PHASES[-1]):
@@ -382,7 +372,8 @@ class Primary:
 
     async def _watch_addresses(self, addresses: RoleAddresses) -> None:
         """Remove them as soon as this host must not have them, and have the guard do so if this task cannot."""
-        while True:
+
+        async def check() -> None:
             try:
                 if self._leaving:
                     pass  # what is left when the hand-over ends, or takes too long, is removed there
@@ -393,7 +384,8 @@ class Primary:
             except OutliveError as error:
                 _log.error("primary.addresses_not_guarded", host=self._host, error=str(error))
                 await self._drop()  # nobody would remove them if this daemon could not
-            await self._clock.sleep(WATCH_S)
+
+        await Periodic(check, WATCH_S, clock=self._clock).run()
 
     # What else is needed
 
@@ -418,13 +410,16 @@ class Primary:
     async def _guard(self) -> None:
         """Stop what outlasts the role, whatever else is going on."""
         since: float | None = None
-        while True:
-            await self._clock.sleep(LOOK_S)
+
+        async def check() -> None:
+            nonlocal since
             now = self._clock.monotonic()
             if self.elector.is_leader or not self.running:
                 since = None
-                continue
+                return
             since = now if since is None else since
             if now - since >= GUARD_S:
                 _log.error("primary.duties_outlast_role", host=self._host, duties=self.running)
                 await self._duties.stop()
+
+        await Periodic(check, LOOK_S, clock=self._clock, wait_first=True).run()

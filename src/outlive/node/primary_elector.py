@@ -10,11 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.ids import Ids
+from outlive.base import Clock, Ids
 from outlive.node.handover import begin_handover
 from outlive.resources import Election, ElectionRecord, PrimaryRequest
-from outlive.runtime.election import RENEW_S, SILENCE_S, Elector
+from outlive.runtime import RENEW_S, SILENCE_S, Elector
 from outlive.store import Store
 
 ROLE: Final = "primary"
@@ -75,16 +74,18 @@ class PrimaryElector(Elector):
 
     async def run(self) -> None:
         """Be a candidate until cancelled; ``Primary`` gives the role back, once it has stopped its duties."""
-        await self._rounds()
+        await self._run_loop()
 
-    async def _round(self) -> None:
+    async def _run_round(self) -> None:
         if not self.withdrawn or self._held is not None:
-            await super()._round()
+            await super()._run_round()
 
     def _may_take(self, current: Election) -> bool:
         record, now = current.record, self._clock.monotonic()
         self.holder = record.holder
-        silent = self._silent(current)  # also while this host is not fit, so that the silence does not begin anew then
+        silent = self._is_silent(
+            current
+        )  # also while this host is not fit, so that the silence does not begin anew then
         if self.withdrawn or not self.may_stand():
             return False
         if record.phase != "relinquish":
@@ -95,6 +96,6 @@ class PrimaryElector(Elector):
         self.stalled = record.holder if stalled else ""
         return may_take(self.identity, record, silent=silent, stalled=stalled)
 
-    def _taken(self, record: ElectionRecord) -> dict[str, object]:
+    def _takeover_fields(self, record: ElectionRecord) -> dict[str, object]:
         handover = begin_handover(record, self.identity)
         return {"phase": "takeover", "previous": record.holder or record.previous, "to": "", "handover": handover}

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from outlive.base.clock import Clock
-from outlive.base.errors import NotFound, Refused
+from outlive.base import Clock, NotFound, Refused
 from outlive.node.handover import PHASES
 from outlive.node.operator import change_cluster
 from outlive.node.primary_elector import ROLE
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.resources import Election, ElectionRecord, Hypervisor, Membership, PrimaryRequest
-from outlive.store import Store
-from outlive.store.access import read
+from outlive.store import Store, read
 
 
 @dataclass(frozen=True, slots=True)

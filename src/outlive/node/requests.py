@@ -1,6 +1,6 @@
 """What a client's request to a host writes, or why it is refused: the role of primary, emptying, taking back.
 
-A request only writes what is wanted; the host acts on it (docs/reference/node-decisions.md#noderequest).
+A request only writes what is wanted; the host acts on it (docs/design/node-decisions.md#noderequest).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 
 PRIMARY_KEY: Final = "base.config.primary_node"
-"""Who is, or shall be, primary; ``none``: whoever wins."""
+"""Who is, or shall be, primary; ``none``: the winner of the election."""
 DOMAIN_STATE_KEY: Final = "node.state.domain"
 """Whether the host takes virtual machines."""
 ASKED: Final = {"flush": "flush", "ready": "unflush"}
@@ -59,37 +59,32 @@ class NodeRequestResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def node_request(given: NodeRequestInput) -> NodeRequestResult:
     """Answer one request."""
-    node = given.node
+    node, request = given.node, given.request
+    of_role = request in ("primary", "secondary")
     if node is None:
-        return _refused(NodeRequestCode.UNKNOWN_NODE)
-    if given.request in ("primary", "secondary"):
-        return _role(node, primary=given.request == "primary")
-    if node.domain_state == REACHED[given.request]:
+        return _refuse(NodeRequestCode.UNKNOWN_NODE)
+    if of_role and node.mode == "hypervisor":
+        return _refuse(NodeRequestCode.NOT_COORDINATOR)
+    if not of_role and node.domain_state == REACHED[request]:
         return _ALREADY
     if node.daemon_state != "run":
-        return _refused(NodeRequestCode.NOT_ACTIVE)
-    return _accepted({DOMAIN_STATE_KEY: ASKED[given.request]})
-
-
-def _role(node: RequestedNode, *, primary: bool) -> NodeRequestResult:
-    if node.mode == "hypervisor":
-        return _refused(NodeRequestCode.NOT_COORDINATOR)
-    if node.daemon_state != "run":
-        return _refused(NodeRequestCode.NOT_ACTIVE)
-    if primary:
-        return _ALREADY if node.router_state == "primary" else _accepted({PRIMARY_KEY: node.name})
-    # Only who has the role, or is taking it, can give it up: another's request would depose the real primary.
-    return _accepted({PRIMARY_KEY: "none"}) if node.router_state in ("primary", "takeover") else _ALREADY
+        return _refuse(NodeRequestCode.NOT_ACTIVE)
+    if request == "primary":
+        return _ALREADY if node.router_state == "primary" else _accept({PRIMARY_KEY: node.name})
+    if request == "secondary":
+        # Only who has the role, or is taking it, can give it up: another's request would depose the real primary.
+        return _accept({PRIMARY_KEY: "none"}) if node.router_state in ("primary", "takeover") else _ALREADY
+    return _accept({DOMAIN_STATE_KEY: ASKED[request]})
 
 
 _ALREADY: Final = NodeRequestResult(ok=True, code=NodeRequestCode.ALREADY, writes={})
 
 
-def _accepted(writes: dict[str, str]) -> NodeRequestResult:
+def _accept(writes: dict[str, str]) -> NodeRequestResult:
     return NodeRequestResult(ok=True, code=NodeRequestCode.ACCEPTED, writes=writes)
 
 
-def _refused(code: NodeRequestCode) -> NodeRequestResult:
+def _refuse(code: NodeRequestCode) -> NodeRequestResult:
     return NodeRequestResult(ok=False, code=code, writes={})
 
 

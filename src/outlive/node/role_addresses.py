@@ -12,14 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from ipaddress import ip_interface
 from typing import Final
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import OutliveError, Refused
-from outlive.base.logging import get_logger
+from outlive.base import OutliveError, Refused, deadline, get_logger
 from outlive.node.handover import PHASES
 from outlive.node.ports.links import LinkOp, LinkPort
 from outlive.node.ports.services import RoleGuardPort
-from outlive.resources.cluster import AddressPhase
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.resources import AddressPhase
+from outlive.runtime import OrderedTaskGroup
 
 AT_ONCE: Final = 8
 """Addresses that are added, or removed, at the same time: those that wait are within the limit of one call."""
@@ -58,7 +56,7 @@ class RoleAddresses:
 
     async def prepare(self) -> None:
         """Remove what a former run has left here, and have a guard."""
-        for place in await self._guard.leftovers():
+        for place in await self._guard.list_leftovers():
             _log.warning("primary.address_left", device=place[0], address=place[1])
             self._have.setdefault(place, "")
         await self.remove_all()
@@ -101,12 +99,12 @@ class RoleAddresses:
         async with self._changing:
             wanted = dict.fromkeys(places.get(phase, ()))
             old = [place for place, its in self._have.items() if its == phase and place not in wanted]
-            new = [place for place in wanted if place not in self._have or f"add {_text(place)}" in self.failures]
+            new = [place for place in wanted if place not in self._have or f"add {_place_text(place)}" in self.failures]
             if not old and not new:
                 return
             await self._remove(old)
             await self._add([(place, phase) for place in new], confirm)
-            if new and self._revoked():
+            if new and self._is_revoked():
                 raise Refused("this host is not fit for the role now", remedy="see whether its daemon renews")
 
     async def restore(self, confirm: Callable[[], Awaitable[bool]]) -> None:
@@ -115,7 +113,7 @@ class RoleAddresses:
             found = await self._links.read()
             present = {(one.name, address) for one in found.links for address in one.addresses}
             for device in {device for device, _ in self._have} - {one.name for one in found.links}:
-                present |= {(device, address) for address in await self._links.addresses(device)}
+                present |= {(device, address) for address in await self._links.list_addresses(device)}
             missing = [
                 (place, phase)
                 for place, phase in self._have.items()
@@ -131,7 +129,7 @@ class RoleAddresses:
                 raise Refused("another coordinator has the role", remedy="see outlive get elections primary")
             async with OrderedTaskGroup() as group:
                 for place, phase in places[first : first + AT_ONCE]:
-                    group.create_task(self._add_one(place, phase))
+                    group.create_task(self._add_place(place, phase))
 
     async def remove(self, phase: AddressPhase) -> bool:
         """Remove the addresses of a phase; whether all of them are gone."""
@@ -144,7 +142,7 @@ class RoleAddresses:
         self._allowed = False
         await self._remove(list(self._have))
 
-    async def _add_one(self, place: Place, phase: AddressPhase) -> None:
+    async def _add_place(self, place: Place, phase: AddressPhase) -> None:
         device, address = place
         if not self._allowed:
             return
@@ -159,14 +157,14 @@ class RoleAddresses:
         except (OutliveError, TimeoutError) as error:
             why = str(error) or f"no end within {CALL_S:g} s"
             _log.error("primary.address_not_added", device=device, address=address, why=why)
-            self.failures[f"add {_text(place)}"] = why
+            self.failures[f"add {_place_text(place)}"] = why
         else:
-            self.failures.pop(f"add {_text(place)}", None)
-        if self._revoked():
+            self.failures.pop(f"add {_place_text(place)}", None)
+        if self._is_revoked():
             self._have[place] = phase
-            await self._remove_one(place)
+            await self._remove_place(place)
 
-    def _revoked(self) -> bool:
+    def _is_revoked(self) -> bool:
         return not self._allowed
 
     async def _remove(self, places: Iterable[Place]) -> None:
@@ -174,9 +172,9 @@ class RoleAddresses:
         for first in range(0, len(todo), AT_ONCE):
             async with OrderedTaskGroup() as group:
                 for place in todo[first : first + AT_ONCE]:
-                    group.create_task(self._remove_one(place))
+                    group.create_task(self._remove_place(place))
 
-    async def _remove_one(self, place: Place) -> None:
+    async def _remove_place(self, place: Place) -> None:
         device, address = place
         try:
             with deadline(CALL_S):
@@ -186,10 +184,10 @@ class RoleAddresses:
         except (OutliveError, TimeoutError) as error:
             why = str(error) or f"no end within {CALL_S:g} s"
             _log.error("primary.address_not_removed", device=device, address=address, why=why)
-            self.failures[f"remove {_text(place)}"] = why
+            self.failures[f"remove {_place_text(place)}"] = why
             return
         for verb in ("add", "remove"):
-            self.failures.pop(f"{verb} {_text(place)}", None)
+            self.failures.pop(f"{verb} {_place_text(place)}", None)
         self._have.pop(place, None)
         try:
             await self._guard.release(device, address)
@@ -201,5 +199,5 @@ class RoleAddresses:
         await self._guard.close()
 
 
-def _text(place: Place) -> str:
+def _place_text(place: Place) -> str:
     return f"{place[1]} on {place[0]}"

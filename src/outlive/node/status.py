@@ -9,41 +9,36 @@ are published when some of them come late or not at all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
 
 from outlive import __version__
-from outlive.base.clock import as_datetime
-from outlive.base.deadline import deadline
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
-from outlive.base.phrases import listing
+from outlive.base import OutliveError, as_datetime, deadline, get_logger, join_parts
 from outlive.node.fencing.policy import DAEMON_CONDITION, Departure
 from outlive.node.health_monitor import HealthMonitor
-from outlive.node.ports import Domain, DomainState
+from outlive.node.ports import DomainState
 from outlive.node.vm.context import GuestCounts, Statistics, VmContext
 from outlive.node.vm.states import is_to_run, state_of
 from outlive.resources import (
     Amounts,
     Condition,
+    HostSchema,
+    HostUsage,
     Hypervisor,
+    HypervisorStatus,
     HypervisorUsage,
     Instance,
     ObjectMeta,
     ObjectRef,
     VirtualMachine,
+    with_condition,
 )
-from outlive.resources.hosts import DomainState as HostDomainState
-from outlive.resources.hosts import HostSchema, HostUsage, HypervisorStatus
-from outlive.resources.meta import with_condition
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.decisions import Decision
-from outlive.runtime.units import Amount, Number, Positive
-from outlive.store import compare_and_swap
-from outlive.store.schema.documents import latest_version
-from outlive.store.schema.storage import active_schema
+from outlive.resources import DomainState as HostDomainState
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import Amount, Decision, Number, Positive
+from outlive.store import change_status, compare_and_swap
+from outlive.store.schema import active_schema, latest_version
 
 
 class AccountedVm(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,14 +131,9 @@ class KeepaliveResult(msgspec.Struct, frozen=True, kw_only=True):
     cycle_time: Number
 
 
-def budget_s(interval_s: Number) -> Number:
-    """How long collectors may take."""
-    return max(interval_s - RESERVE_S, 0)
-
-
 def keepalive_cycle(given: KeepaliveInput) -> KeepaliveResult:
     """Merge what came in time over what was known; of two collectors of one figure the later name wins."""
-    budget = budget_s(given.interval)
+    budget = max(given.interval - RESERVE_S, 0)
     written = dict(given.previous)
     warnings: dict[str, str] = {}
     for name, collected in sorted(given.collectors.items()):
@@ -153,18 +143,14 @@ def keepalive_cycle(given: KeepaliveInput) -> KeepaliveResult:
             warnings[name] = f"timeout:{name}"
         else:
             written.update(collected.values)
+    spent = [min(each.duration, budget) for each in given.collectors.values() if each.start == "ok"]
     return KeepaliveResult(
         stamp_at=0.0,
         written=written,
         stale=tuple(sorted(warnings)),
         warnings=tuple(sorted(warnings.values())),
-        cycle_time=_cycle_time(given.collectors, budget),
+        cycle_time=max(spent, default=0.0),
     )
-
-
-def _cycle_time(collectors: Mapping[str, Collected], budget: Number) -> Number:
-    spent = [min(each.duration, budget) for each in collectors.values() if each.start == "ok"]
-    return max(spent, default=0.0)
 
 
 TRIES: Final = 2
@@ -254,38 +240,47 @@ class HostReporter:
 
         chassis = await self._node.network.find_chassis()
 
-        def change(found: Hypervisor | None) -> Hypervisor | None:
-            status = None if found is None else self._status(found, chassis)
-            if found is None or status is None or status == found.status:
+        def build_status(found: Hypervisor) -> HypervisorStatus | None:
+            status = self._build_status(found, chassis)
+            if status is None or status == found.status:
                 return None
-            return _replace(found, status=_replace(status, observed_at=as_datetime(self._node.clock.now())))
+            return _replace(status, observed_at=as_datetime(self._node.clock.now()))
 
         try:
-            found = await compare_and_swap(
-                self._node.store, Hypervisor, self._node.host, change, clock=self._node.clock
-            )
+            node = self._node
+            found = await change_status(node.store, Hypervisor, node.host, build_status, clock=node.clock)
         except OutliveError as error:
             _log.warning("report.not_written", host=self._node.host, error=str(error))
             return False
         return found is not None and chassis is not None
 
-    def _status(self, found: Hypervisor, chassis: str | None) -> HypervisorStatus:
-        present = self._node.domains.present()
-        capacity, machine = self._node.machine.capacity(), self._node.machine.capabilities()
+    def _build_status(self, found: Hypervisor, chassis: str | None) -> HypervisorStatus:
+        present = self._node.domains.list_present()
+        capacity, machine = self._node.machine.read_capacity(), self._node.machine.read_capabilities()
         links = self._node.links
+        known = {one.vm: self._node.informer.get(one.vm) for one in present}
+        objectives = [one for vm in self._node.informer.items() if (one := self._objective_of(vm)) is not None]
+        self._needs = {
+            one.vm: vm.spec.resources
+            if (vm := known[one.vm]) is not None
+            else self._needs.get(one.vm, Amounts(cpu=one.cpu_milli, memory=one.memory_bytes))
+            for one in present
+        }
+        names = {name: vm.spec.display_name for name, vm in known.items() if vm is not None}
         status = _replace(
             found.status,
             capacity=capacity,
-            effective_capacity=effective(capacity, found.spec.overcommit),
-            allocation=self._allocation(present),
+            effective_capacity=apply_overcommit(capacity, found.spec.overcommit),
+            allocation=sum(self._needs.values(), Amounts(cpu=0, memory=0)),
             instances=tuple(
-                Instance(id=one.vm, name=self._name(one.vm), active=one.state is DomainState.RUNNING) for one in present
+                Instance(id=one.vm, name=names.get(one.vm, ""), active=one.state is DomainState.RUNNING)
+                for one in present
             ),
             num_instances=len(present),
             capabilities=machine if machine.cpu_arch else found.status.capabilities,
             version=__version__,
             schema=HostSchema(active=active_schema(self._node.store, self._node.desired.cluster), latest=LATEST_SCHEMA),
-            storage_address=self._node.storage.address(),
+            storage_address=self._node.storage.own_address(),
             addresses={**self._node.networks, **(links.addresses if links is not None else {})},
             networks=links.made if links is not None else None,
             bridges=dict(links.bridge_of) if links is not None else {},
@@ -296,16 +291,16 @@ class HostReporter:
             ),
             key_ids=self.key_ids,
             authorities=self.authorities,
-            recovery_time_objective_s=self._objective_s(),
+            recovery_time_objective_s=min(objectives, default=None),
             degrading=self._health.published,
             storage_lost=self._node.losses.published if self._node.losses.looked else found.status.storage_lost,
             source=SOURCE,
         )
         if self.domain_state:
             status = _replace(status, domain_state=self.domain_state)
-        return _replace(status, conditions=with_condition(status.conditions, self._ready()))
+        return _replace(status, conditions=with_condition(status.conditions, self._ready_condition()))
 
-    def _ready(self) -> Condition:
+    def _ready_condition(self) -> Condition:
         reason, message = "DaemonRuns", ""
         if self.stopping:
             reason, message = self.departure.value, self.stopping
@@ -315,35 +310,15 @@ class HostReporter:
         status: Literal["True", "False"] = "False" if message else "True"
         return Condition(type=DAEMON_CONDITION, status=status, reason=reason, message=message, last_transition_time=now)
 
-    def _objective_s(self) -> float | None:
-        """The shortest of those that are to run here."""
-        known = [one for vm in self._node.informer.items() if (one := self._asked_s(vm)) is not None]
-        return min(known, default=None)
-
-    def _asked_s(self, vm: VirtualMachine | None) -> float | None:
+    def _objective_of(self, vm: VirtualMachine | None) -> float | None:
         """The objective of a virtual machine that is to run here."""
         if vm is None or vm.host != self._node.host or not is_to_run(vm):
             return None
         return vm.spec.recovery_time_objective_s
 
     def _vm_changed(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:
-        if self._asked_s(old) != self._asked_s(new):
+        if self._objective_of(old) != self._objective_of(new):
             self.notify()
-
-    def _name(self, vm: str) -> str:
-        known = self._node.informer.get(vm)
-        return known.spec.display_name if known is not None else ""
-
-    def _allocation(self, present: list[Domain]) -> Amounts:
-        needs = {one.vm: self._need(one) for one in present}
-        self._needs = needs
-        return sum(needs.values(), Amounts(cpu=0, memory=0))
-
-    def _need(self, domain: Domain) -> Amounts:
-        known = self._node.informer.get(domain.vm)
-        if known is not None:
-            return known.spec.resources
-        return self._needs.get(domain.vm, Amounts(cpu=domain.cpu_milli, memory=domain.memory_bytes))
 
     # Figures
 
@@ -351,16 +326,16 @@ class HostReporter:
         """Publish the figures at the next occasion."""
         self._usage_due_s = 0.0
 
-    async def figures(self) -> None:
+    async def publish_figures(self) -> None:
         """Publish the figures, once in the interval. Errors of the store wait for the next one."""
         now_s = self._node.clock.monotonic()
         if now_s < self._usage_due_s:
             return
         self._usage_due_s = now_s + self._usage_s
         statistics = self._node.statistics
-        counted = None if statistics is None else asyncio.ensure_future(self._guests(statistics))
+        counted = None if statistics is None else asyncio.ensure_future(self._collect_guests(statistics))
         try:
-            collectors = {"domains": await self._domains(), "machine": self._measured()}
+            collectors = {"domains": await self._collect_domains(), "machine": self._collect_machine()}
             if counted is not None:
                 collectors["guests"] = await counted
         finally:
@@ -369,23 +344,32 @@ class HostReporter:
         cycle = KeepaliveInput(interval=max(self._usage_s, 1.0), collectors=collectors, previous=self._figures)
         result = self._node.decisions.use(KEEPALIVE_CYCLE, cycle, subject=self._node.host)
         self._figures, self._stale = result.written, result.stale
-        self._report_stale(collectors, result.stale)
+        subject = ObjectRef(kind="Hypervisor", name=self._node.host)
+        self._stale_cycles = {name: self._stale_cycles.get(name, 0) + 1 for name in self._stale}
+        silent = [name for name in self._stale if self._stale_cycles[name] >= STALE_CYCLES]
+        if silent:
+            late = all(collectors[name].start == "ok" for name in silent)
+            who = join_parts(list(dict.fromkeys(ASKED[name] for name in silent)))
+            how = "takes too long to answer" if late else "does not answer"
+            self._node.faults.activate(FaultCode.FIGURES_STALE, subject, who=who, how=how)
+        else:
+            self._node.faults.clear(FaultCode.FIGURES_STALE, subject)
         await self._publish()
 
-    async def _domains(self) -> Collected:
+    async def _collect_domains(self) -> Collected:
         """What the virtual machines here are allocated."""
         began_s = self._node.clock.monotonic()
         self._present = None
         try:
-            await self._node.domains.look()
+            await self._node.domains.refresh()
         except OutliveError as error:
             _log.warning("figures.not_collected", host=self._node.host, error=str(error))
             return Collected(start="connect_error")
-        self._present = self._node.domains.names()
+        self._present = self._node.domains.list_names()
         took_s = max(0.0, self._node.clock.monotonic() - began_s)
         return Collected(start="ok", duration=took_s, values=self._account())
 
-    async def _guests(self, statistics: Statistics) -> Collected:
+    async def _collect_guests(self, statistics: Statistics) -> Collected:
         """What each guest uses, by what it had used at the last time."""
         began_s, limit_s = self._node.clock.monotonic(), float(self._node.settings.call_limit)
         try:
@@ -399,13 +383,13 @@ class HostReporter:
         used: dict[str, dict[str, int]] = {}
         for one in found:
             last, at_s = before.get(one.vm, (one, now_s))
-            used[one.vm] = {"memory": one.resident_bytes, **rates(last, one, now_s - at_s)}
+            used[one.vm] = {"memory": one.resident_bytes, **usage_rates(last, one, now_s - at_s)}
         return Collected(start="ok", duration=max(0.0, now_s - began_s), values={"guests": used})
 
-    def _measured(self) -> Collected:
+    def _collect_machine(self) -> Collected:
         """What the machine says of itself, which it does at once."""
         try:
-            used, load = self._node.machine.used(), self._node.machine.load()
+            used, load = self._node.machine.read_usage(), self._node.machine.read_load()
         except OSError as error:
             _log.warning("figures.not_measured", host=self._node.host, error=str(error))
             return Collected(start="connect_error")
@@ -414,28 +398,29 @@ class HostReporter:
             values |= {"usedCpu": used.cpu_milli, "usedMemory": used.memory_bytes}
         return Collected(start="ok", values=values)
 
-    def _report_stale(self, collectors: Mapping[str, Collected], stale: tuple[str, ...]) -> None:
-        """A fault while somebody brings no figures, beginning with the third time in a row."""
-        subject = ObjectRef(kind="Hypervisor", name=self._node.host)
-        self._stale_cycles = {name: self._stale_cycles.get(name, 0) + 1 for name in stale}
-        silent = [name for name in stale if self._stale_cycles[name] >= STALE_CYCLES]
-        if silent:
-            late = all(collectors[name].start == "ok" for name in silent)
-            who = listing(list(dict.fromkeys(ASKED[name] for name in silent)))
-            how = "takes too long to answer" if late else "does not answer"
-            self._node.faults.activate(FaultCode.FIGURES_STALE, subject, who=who, how=how)
-        else:
-            self._node.faults.clear(FaultCode.FIGURES_STALE, subject)
-
     def _account(self) -> dict[str, Any]:
         """Memory in bytes, CPU in milli-cores."""
         domains = self._node.domains.by_vm
-        names = sorted({*domains, *(vm.name for vm in self._node.informer.items() if vm.host == self._node.host)})
-        given = AccountInput(
-            node=self._node.host,
-            memory_total=self._node.machine.capacity().memory_bytes / MEBIBYTE,
-            vms=tuple(self._accounted(name) for name in names),
-        )
+        vms: list[AccountedVm] = []
+        for name in sorted({*domains, *(vm.name for vm in self._node.informer.items() if vm.host == self._node.host)}):
+            domain, vm = domains.get(name), self._node.informer.get(name)
+            need = vm.spec.resources if vm is not None else self._needs.get(name, Amounts())
+            active = domain is not None and domain.state is not DomainState.OFF
+            memory = domain.memory_bytes if domain is not None and domain.memory_bytes else need.memory_bytes
+            cpu = domain.cpu_milli if domain is not None and domain.cpu_milli else need.cpu_milli
+            accounted = AccountedVm(
+                uuid=name,
+                node=vm.host or None if vm is not None else None,
+                active_here=active,
+                paused=active and domain is not None and domain.state is not DomainState.RUNNING,
+                live_memory=memory / MEBIBYTE,
+                xml_memory=(need.memory_bytes or memory) / MEBIBYTE,
+                vcpus=cpu / 1000,
+                state=state_of(vm) if vm is not None else "",
+            )
+            vms.append(accounted)
+        total = self._node.machine.read_capacity().memory_bytes / MEBIBYTE
+        given = AccountInput(node=self._node.host, memory_total=total, vms=tuple(vms))
         result = self._node.decisions.use(ACCOUNT_NODE, given, subject=self._node.host)
         return {
             "allocatedMemory": round(result.allocated * MEBIBYTE),
@@ -444,25 +429,8 @@ class HostReporter:
             "running": len(result.running),
         }
 
-    def _accounted(self, name: str) -> AccountedVm:
-        domain, vm = self._node.domains.by_vm.get(name), self._node.informer.get(name)
-        need = vm.spec.resources if vm is not None else self._needs.get(name, Amounts())
-        active = domain is not None and domain.state is not DomainState.OFF
-        memory = domain.memory_bytes if domain is not None and domain.memory_bytes else need.memory_bytes
-        cpu = domain.cpu_milli if domain is not None and domain.cpu_milli else need.cpu_milli
-        return AccountedVm(
-            uuid=name,
-            node=vm.host or None if vm is not None else None,
-            active_here=active,
-            paused=active and domain is not None and domain.state is not DomainState.RUNNING,
-            live_memory=memory / MEBIBYTE,
-            xml_memory=(need.memory_bytes or memory) / MEBIBYTE,
-            vcpus=cpu / 1000,
-            state=state_of(vm) if vm is not None else "",
-        )
-
     async def _publish(self) -> None:
-        figures, (scores, slopes) = self._figures, self._health.figures()
+        figures, (scores, slopes) = self._figures, self._health.read_figures()
         allocated = Amounts(cpu=figures.get("allocatedCpu", 0), memory=figures.get("allocatedMemory", 0))
         usage = HostUsage(
             sampled_at=as_datetime(self._node.clock.now()),
@@ -476,7 +444,7 @@ class HostReporter:
             running=figures.get("running", 0),
             present=self._present,
             guests={vm: Amounts(used) for vm, used in figures.get("guests", {}).items()},
-            interfaces=self._node.traffic.rates() if self._node.traffic is not None else {},
+            interfaces=self._node.traffic.list_rates() if self._node.traffic is not None else {},
             stale=self._stale,
             scores=scores,
             slopes=slopes,
@@ -495,7 +463,7 @@ class HostReporter:
             _log.warning("figures.not_written", host=self._node.host, error=str(error))
 
 
-def rates(last: GuestCounts, now: GuestCounts, passed_s: float) -> dict[str, int]:
+def usage_rates(last: GuestCounts, now: GuestCounts, passed_s: float) -> dict[str, int]:
     """What a guest used between two counts, each second: milli-cores and bytes. Nothing where it was started anew."""
     spent = {
         "cpu": 1000 * (now.cpu_s - last.cpu_s),
@@ -507,7 +475,7 @@ def rates(last: GuestCounts, now: GuestCounts, passed_s: float) -> dict[str, int
     return {name: round(max(0, amount) / passed_s) if passed_s > 0 else 0 for name, amount in spent.items()}
 
 
-def effective(capacity: Amounts, overcommit: dict[str, float]) -> Amounts | None:
+def apply_overcommit(capacity: Amounts, overcommit: dict[str, float]) -> Amounts | None:
     """Capacity times overcommit, rounded down; ``None`` where nothing is overcommitted."""
     if not overcommit:
         return None

@@ -1,4 +1,4 @@
-"""The end of a daemon in good order: renewals go on until nearly the end, virtual machines run on, jobs may end.
+"""The clean end of a daemon: renewals go on until nearly the end, virtual machines run on, jobs may end.
 
 Decision ``lifecycle.shutdown`` gives the order: keepalives go on through the steps that may take minutes, or a peer
 fences a host that is only slow. By the shutdown policy ``migrate`` virtual machines leave a machine that goes down as
@@ -18,21 +18,16 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import OutliveError, get_logger
 from outlive.node.daemon import Daemon
 from outlive.node.fencing.policy import Departure
 from outlive.node.membership.steps import LEAVE, LeaveView
 from outlive.node.primary import Primary
-from outlive.node.vm.states import mine, of_host
+from outlive.node.vm.states import entries_of_host, own_entries
 from outlive.node.vm.stop import ASK_AGAIN_S
-from outlive.resources import Hypervisor, MemberRecord, VirtualMachine
-from outlive.resources.vms import VirtualMachineStatus
-from outlive.runtime.decisions import Decision
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.runtime.units import Amount, Count
-from outlive.store import list_all
-from outlive.store.access import CALL_S
+from outlive.resources import Hypervisor, MemberRecord, VirtualMachine, VirtualMachineStatus
+from outlive.runtime import Amount, Count, Decision, OrderedTaskGroup
+from outlive.store import CALL_S, list_all
 
 HURRY_S: Final = 10.0
 """What a step that may last still gets, once the end is not to be waited for."""
@@ -86,15 +81,15 @@ def shutdown(given: ShutdownInput) -> ShutdownResult:
         ShutdownStep.WAIT_FLUSH: not given.flush_active,
         ShutdownStep.RELEASE_PRIMARY: not releases,
     }
+    handover: Literal["none", "done", "timeout"] = "none"
+    if releases:
+        in_time = given.handover_seconds is not None and given.handover_seconds <= HANDOVER_LIMIT_S
+        handover = "done" if in_time else "timeout"
     return ShutdownResult(
         steps=tuple(step for step in ShutdownStep if not skipped.get(step, False)),
         exit_code=0 if given.reason == "signal" else 1,
-        handover=_handover(given.handover_seconds) if releases else "none",
+        handover=handover,
     )
-
-
-def _handover(seconds: Amount | None) -> Literal["done", "timeout"]:
-    return "done" if seconds is not None and seconds <= HANDOVER_LIMIT_S else "timeout"
 
 
 LASTS: Final = frozenset(
@@ -119,9 +114,9 @@ _replace = msgspec.structs.replace
 _log = get_logger("node.stopping")
 
 
-def refusal(daemon: Daemon, *, leave_vms: bool, going_down: bool) -> str:
+def explain_refusal(daemon: Daemon, *, leave_vms: bool, going_down: bool) -> str:
     """Why the daemon must not stop now; empty if it may."""
-    left = daemon.shared.domains.names()
+    left = daemon.shared.domains.list_names()
     if leave_vms or going_down or not left:
         return ""
     named = ", ".join(left[:LISTED])
@@ -133,11 +128,18 @@ async def stop(daemon: Daemon, *, going_down: bool, primary: Primary | None = No
     migrate = going_down and daemon.shared.desired.shutdown_policy == "migrate" and not daemon.shared.frozen
     if primary is not None:
         primary.withdraw()
-    holds = primary is not None and primary.holds
+    holds, flushes, coordinators = primary is not None and primary.holds, daemon.drainer.active or migrate, 1
+    if holds:
+        try:
+            async with asyncio.timeout(WRITE_S):
+                hosts = [host async for host in list_all(daemon.shared.store, Hypervisor)]
+            coordinators = sum(host.spec.mode == "coordinator" for host in hosts)
+        except (OutliveError, TimeoutError):
+            coordinators = 2  # where the store does not say, others than this one may have the role
     given = ShutdownInput(
-        flush_active=daemon.drainer.active or migrate,
+        flush_active=flushes,
         primary=holds,
-        node_count=await _coordinators(daemon) if holds else 1,
+        node_count=coordinators,
         reason="signal",
         migrate=migrate,
     )
@@ -150,22 +152,10 @@ async def stop(daemon: Daemon, *, going_down: bool, primary: Primary | None = No
         try:
             if step not in LASTS:
                 await work
-            elif not await _unless_hurried(daemon, work):
+            elif not await _finish_unless_hurried(daemon, work):
                 _log.warning("daemon.stop_step_left", host=daemon.shared.host, step=step.value)
         except (OutliveError, TimeoutError) as error:
             _log.warning("daemon.stop_step_failed", step=step.value, error=str(error))
-
-
-async def _coordinators(daemon: Daemon) -> int:
-    """How many hosts may have the role of the primary; where the store does not say, others than this one."""
-    found = 0
-    try:
-        async with asyncio.timeout(WRITE_S):
-            async for host in list_all(daemon.shared.store, Hypervisor):
-                found += host.spec.mode == "coordinator"
-    except (OutliveError, TimeoutError):
-        return 2
-    return found
 
 
 async def resign(primary: Primary | None, limit_s: float) -> None:
@@ -178,7 +168,7 @@ async def resign(primary: Primary | None, limit_s: float) -> None:
         _log.warning("daemon.still_primary", limit_s=limit_s)
 
 
-async def _unless_hurried(daemon: Daemon, work: Coroutine[None, None, None]) -> bool:
+async def _finish_unless_hurried(daemon: Daemon, work: Coroutine[None, None, None]) -> bool:
     """Whether the work was done; once the end is not to be waited for, it has ``HURRY_S`` left."""
     task, asked = asyncio.ensure_future(work), asyncio.ensure_future(daemon.hurry.wait())
     try:
@@ -207,7 +197,7 @@ async def _take(daemon: Daemon, step: ShutdownStep, going_down: bool) -> None:
             await daemon.drainer.stop()
         case ShutdownStep.STOP_CONSOLE if daemon.consoles is not None:
             async with asyncio.timeout(WRITE_S):
-                await daemon.consoles.look(last=True)
+                await daemon.consoles.inspect(last=True)
         case ShutdownStep.STOP_KEEPALIVE:
             await close(daemon)
             if going_down and daemon.shared.settings.going_down == "shutdown":
@@ -216,7 +206,7 @@ async def _take(daemon: Daemon, step: ShutdownStep, going_down: bool) -> None:
             async with asyncio.timeout(WRITE_S):
                 await _leave(daemon)
         case ShutdownStep.STATE_STOP:
-            left = daemon.shared.domains.names()
+            left = daemon.shared.domains.list_names()
             if left:
                 daemon.reporter.stopping = f"the daemon stopped; unsupervised: {', '.join(left)}"
             else:
@@ -246,28 +236,28 @@ async def _shut_guests(daemon: Daemon) -> None:
     deadline_s = clock.monotonic() + float(daemon.shared.settings.shutdown_limit)
     ask_s = clock.monotonic()
     asking: asyncio.Task[None] | None = None
-    await _look(daemon)
-    running = [domain.vm for domain in domains.present()]
+    await _refresh_domains(daemon)
+    running = [domain.vm for domain in domains.list_present()]
     try:
-        while (domains.present() or domains.split()) and clock.monotonic() < deadline_s:
+        while (domains.list_present() or domains.split()) and clock.monotonic() < deadline_s:
             if clock.monotonic() >= ask_s and (asking is None or asking.done()):
                 ask_s = clock.monotonic() + ASK_AGAIN_S
                 asking = asyncio.create_task(_ask_guests(daemon), name="ask guests to end")
             await clock.sleep(GUESTS_S)
-            await _look(daemon)
-            running = await _still_said_to_run(daemon, running)
+            await _refresh_domains(daemon)
+            running = await _list_unfinished_runs(daemon, running)
     finally:
         if asking is not None:
             asking.cancel()
-    left = [domain.vm for domain in domains.present()]
+    left = [domain.vm for domain in domains.list_present()]
     if left:
         _log.warning("daemon.guests_left", host=daemon.shared.host, left=left[:LISTED], count=len(left))
 
 
-async def _look(daemon: Daemon) -> None:
+async def _refresh_domains(daemon: Daemon) -> None:
     """Take a new picture; without an answer the last one counts, and guests are asked and waited for all the same."""
     try:
-        await daemon.shared.domains.look()
+        await daemon.shared.domains.refresh()
     except OutliveError as error:
         _log.warning("daemon.domains_not_listed", host=daemon.shared.host, error=str(error))
 
@@ -285,16 +275,16 @@ async def _ask_guests(daemon: Daemon) -> None:
                 _log.warning("vm.shutdown_not_asked", vm=vm, error=str(error) or "no answer in time")
 
     async with OrderedTaskGroup() as group:
-        for domain in daemon.shared.domains.present():
+        for domain in daemon.shared.domains.list_present():
             group.create_task(ask(domain.vm))
 
 
-async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:
+async def _list_unfinished_runs(daemon: Daemon, running: list[str]) -> list[str]:
     """Those that are here, and those whose document does not say yet that they have ended."""
-    here, me = {domain.vm for domain in daemon.shared.domains.present()}, daemon.shared.lease.me
+    here, me = {domain.vm for domain in daemon.shared.domains.list_present()}, daemon.shared.lease.me
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-        ours = mine(now, me)
+        ours = own_entries(now, me)
         if not any(one.seen for one in ours):
             return None
         holders = tuple(_replace(one, seen="", vnc=None) if one in ours else one for one in now.status.holders)
@@ -318,29 +308,29 @@ async def _let_go(daemon: Daemon) -> None:
     """Wait until nothing is left here of virtual machines that have moved away, so that the host can leave as well."""
     deadline_s = daemon.shared.clock.monotonic() + JOBS_S
     while daemon.shared.clock.monotonic() < deadline_s:
-        if all(vm.host == daemon.shared.host for vm in await _held(daemon)):
+        if all(vm.host == daemon.shared.host for vm in await _list_held(daemon)):
             return
         await daemon.shared.clock.sleep(GUESTS_S)
 
 
-async def _held(daemon: Daemon) -> list[VirtualMachine]:
+async def _list_held(daemon: Daemon) -> list[VirtualMachine]:
     """Virtual machines on which this host has an entry."""
     me = daemon.shared.lease.me
-    return [vm async for vm in list_all(daemon.shared.store, VirtualMachine) if of_host(vm, me)]
+    return [vm async for vm in list_all(daemon.shared.store, VirtualMachine) if entries_of_host(vm, me)]
 
 
 async def _leave(daemon: Daemon) -> None:
     """Out of the membership, if nothing is held; else a last renewal."""
-    await daemon.shared.domains.look()
+    await daemon.shared.domains.refresh()
     me = daemon.shared.lease.me
-    holds = [vm.name for vm in await _held(daemon)]
+    holds = [vm.name for vm in await _list_held(daemon)]
 
     def change(record: MemberRecord) -> MemberRecord | None:
         view = LeaveView(
             host=me.host,
             record=record,
             nonce=daemon.shared.nonce,
-            domains=daemon.shared.domains.names(),
+            domains=daemon.shared.domains.list_names(),
             holds=tuple(holds),
             under_way=len(daemon.shared.domains.creating) + daemon.workers.busy,
             incarnation=daemon.shared.desired.incarnation,

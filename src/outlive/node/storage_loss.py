@@ -5,7 +5,7 @@ elsewhere helps where this host, or its way to the storage, is the cause. Where 
 cost what the guest has in memory. So it is the same question as with a host that degrades, and the same answer: many
 hosts that lose storage together share a cause, and then nothing is done but to say so; nor where no other host has said
 that it reaches the storage: one that never asked proves nothing
-(docs/reference/node-decisions.md#hoststorage). Nothing is safe or unsafe because of it: a virtual machine starts
+(docs/design/node-decisions.md#hoststorage). Nothing is safe or unsafe because of it: a virtual machine starts
 elsewhere by the same steps as always, once its host has seen it end.
 """
 
@@ -16,11 +16,10 @@ from typing import Final
 
 import msgspec
 
-from outlive.node.health import Answer, Peer, same_cause
+from outlive.node.health import HealthPeer, LeaveVerdict, has_common_cause
 from outlive.node.ports import DiskIo
-from outlive.resources.policies import StorageLost
-from outlive.runtime.decisions import Decision
-from outlive.runtime.units import Amount, Count
+from outlive.resources import StorageLost
+from outlive.runtime import Amount, Count, Decision
 
 
 class LossKind(enum.StrEnum):
@@ -61,7 +60,7 @@ class StorageInput(msgspec.Struct, frozen=True, kw_only=True):
     common_share: Amount = 0.25
     resting: bool = False
     """Whether somebody works on the host or the cluster, or the cluster is paused or disarmed."""
-    peers: tuple[Peer, ...] = ()
+    peers: tuple[HealthPeer, ...] = ()
 
 
 class StorageResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +68,7 @@ class StorageResult(msgspec.Struct, frozen=True, kw_only=True):
 
     restart: tuple[str, ...] = ()
     fence: bool = False
-    why: Answer = Answer.GO
+    why: LeaveVerdict = LeaveVerdict.GO
     together: int = 0
     """How many hosts have lost storage, …"""
     working: int = 0
@@ -85,22 +84,22 @@ def decide_storage(given: StorageInput) -> StorageResult:
     settled = [one for one in acting if one.lost_for >= given.settle]
     confirmed = {place for peer in working for place in peer.reaches}
     served = [one for one in settled if confirmed.issuperset(one.places)]
-    why = Answer.GO
+    why = LeaveVerdict.GO
     if not given.guests:
-        why = Answer.WELL
+        why = LeaveVerdict.WELL
     elif not acting:
-        why = Answer.OFF
+        why = LeaveVerdict.OFF
     elif given.resting:
-        why = Answer.MAINTENANCE
+        why = LeaveVerdict.MAINTENANCE
     elif not settled:
-        why = Answer.UNSETTLED
+        why = LeaveVerdict.UNSETTLED
     elif not well:
-        why = Answer.ALONE if together == 1 else Answer.COMMON_CAUSE
-    elif same_cause(together, len(working) + 1, given.common_share):
-        why = Answer.COMMON_CAUSE
+        why = LeaveVerdict.ALONE if together == 1 else LeaveVerdict.COMMON_CAUSE
+    elif has_common_cause(together, len(working) + 1, given.common_share):
+        why = LeaveVerdict.COMMON_CAUSE
     elif not served:
-        why = Answer.UNCONFIRMED
-    if why is not Answer.GO:
+        why = LeaveVerdict.UNCONFIRMED
+    if why is not LeaveVerdict.GO:
         return StorageResult(why=why, together=together, working=len(working) + 1)
     hanging = [one for one in served if one.action == "fence" and one.hangs and one.required != 0]
     unreached = any(one.kind is LossKind.UNREACHED for one in given.guests)
@@ -122,13 +121,13 @@ STORAGE_LOST: Final = Decision(
 )
 
 WHAT_NOW: Final[dict[str, str]] = {
-    Answer.GO: "it is ended here, and starts elsewhere once it is proven gone",
-    Answer.OFF: "nothing else is done, as its policy (spec.recovery.storageLost) says",
-    Answer.MAINTENANCE: "nothing is done while somebody works on the host or the cluster",
-    Answer.UNSETTLED: "it stays until it is seen whether other hosts have lost storage as well",
-    Answer.ALONE: "it stays, because no other host could take it",
-    Answer.COMMON_CAUSE: "it stays, because other hosts have lost storage as well",
-    Answer.UNCONFIRMED: "it stays, because no other host has said that it reaches that storage",
+    LeaveVerdict.GO: "it is ended here, and starts elsewhere once it is proven gone",
+    LeaveVerdict.OFF: "nothing else is done, as its policy (spec.recovery.storageLost) says",
+    LeaveVerdict.MAINTENANCE: "nothing is done while somebody works on the host or the cluster",
+    LeaveVerdict.UNSETTLED: "it stays until it is seen whether other hosts have lost storage as well",
+    LeaveVerdict.ALONE: "it stays, because no other host could take it",
+    LeaveVerdict.COMMON_CAUSE: "it stays, because other hosts have lost storage as well",
+    LeaveVerdict.UNCONFIRMED: "it stays, because no other host has said that it reaches that storage",
 }
 """What becomes of such a virtual machine."""
 
@@ -141,7 +140,7 @@ class StuckRequests:
         self._since: dict[str, tuple[str, int | None, float]] = {}
         """Virtual machine → run, what its disks had answered, and since when it waits without another answer."""
 
-    def look(self, seen: tuple[DiskIo, ...], now_s: float) -> dict[str, str]:
+    def find_stuck(self, seen: tuple[DiskIo, ...], now_s: float) -> dict[str, str]:
         """Those that have waited for long enough by now, and their runs."""
         before, self._since = self._since, {}
         for one in seen:

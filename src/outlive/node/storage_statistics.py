@@ -3,7 +3,7 @@
 The primary asks the cluster every interval, also for storage daemons of hosts that are down, and writes what has
 changed under its term; the server refuses every other coordinator, and every other term. Asking never delays the
 renewal of a membership: the port asks in child processes, and this is no part of the renewing loop
-(docs/operating/storage.md#statistics).
+(docs/how-to/storage.md#statistics).
 """
 
 from __future__ import annotations
@@ -17,9 +17,19 @@ from typing import Final, NamedTuple
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from outlive.base.clock import Clock, as_datetime, as_instant
-from outlive.base.errors import AlreadyExists, Conflict, Forbidden, NotFound, OutliveError, Unavailable, Unknown
-from outlive.base.logging import get_logger
+from outlive.base import (
+    AlreadyExists,
+    Clock,
+    Conflict,
+    Forbidden,
+    NotFound,
+    OutliveError,
+    Unavailable,
+    Unknown,
+    as_datetime,
+    as_instant,
+    get_logger,
+)
 from outlive.node.ports import StorageReport, StorageStatisticsPort
 from outlive.node.primary_elector import ROLE
 from outlive.resources import (
@@ -28,19 +38,15 @@ from outlive.resources import (
     ObjectRef,
     Resource,
     StorageCluster,
-    StorageClusterStatus,
     StorageDaemon,
     StorageDevice,
     StorageHealth,
     StoragePool,
+    object_name,
 )
-from outlive.resources.meta import object_name
-from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.reasons.model import Value
-from outlive.runtime.crashes import Crashes
-from outlive.runtime.faults import ActiveFault, FaultRecorder
-from outlive.store import Store, compare_and_swap, list_all, read
-from outlive.store.access import LIST_S, answered, swap
+from outlive.resources.reasons import FaultCode, Value
+from outlive.runtime import ActiveFault, Crashes, FaultRecorder, Periodic, log_errors
+from outlive.store import LIST_S, Store, compare_and_swap, list_all, read, require_answer, swap
 
 HEALTHS: Final[tuple[StorageHealth, ...]] = ("ok", "warn", "error", "unknown")
 """As their places here, in metrics."""
@@ -80,21 +86,25 @@ def wanted_objects(name: str, report: StorageReport, term: int, known: Known, no
     wanted: list[Resource] = []
     status = msgspec.structs.replace(report.cluster, sampled_at=as_datetime(now))
     cluster = known.clusters.get(name)
-    if cluster is None or _differs(cluster.status, status, now):
-        wanted.append(StorageCluster(metadata=_meta(cluster, name), term=term, status=status))
+    sampled = cluster.status.sampled_at if cluster is not None else None
+    is_old = abs(now - (as_instant(sampled) if sampled is not None else 0.0)) >= REFRESH_S
+    if cluster is None or is_old or msgspec.structs.replace(status, sampled_at=sampled) != cluster.status:
+        wanted.append(StorageCluster(metadata=_metadata_of(cluster, name), term=term, status=status))
     for number, figures in report.daemons.items():
         daemon = known.daemons.get(number)
         if daemon is None or daemon.status != figures:
             device = daemon.device if daemon is not None else None
-            wanted.append(StorageDaemon(metadata=_meta(daemon, number), term=term, status=figures, device=device))
+            wanted.append(
+                StorageDaemon(metadata=_metadata_of(daemon, number), term=term, status=figures, device=device)
+            )
     for own_name, used in report.pools.items():
         pool = known.pools.get(object_name(own_name))
         if pool is None or pool.status != used:
-            wanted.append(StoragePool(metadata=_meta(pool, object_name(own_name)), term=term, status=used))
+            wanted.append(StoragePool(metadata=_metadata_of(pool, object_name(own_name)), term=term, status=used))
     return wanted
 
 
-def gone_objects(name: str, report: StorageReport, known: Known) -> list[Resource]:
+def find_gone_objects(name: str, report: StorageReport, known: Known) -> list[Resource]:
     """Objects of daemons and pools that the cluster does not have any more."""
     gone: list[Resource] = []
     if report.all_daemons is not None:
@@ -121,16 +131,6 @@ def faults_of(name: str, report: StorageReport) -> list[ActiveFault]:
         why = "; ".join(check.summary or check.code for check in report.cluster.checks if not check.muted)
         found.append(ActiveFault(code, cluster_ref(name), {"why": why or "it does not say why"}))
     return found
-
-
-def undetermined(report: StorageReport | None) -> set[FaultCode]:
-    """Faults of which this round says nothing."""
-    codes = set()
-    if report is None or report.all_daemons is None:
-        codes |= {FaultCode.STORAGE_DAEMON_OUT, FaultCode.STORAGE_DAEMONS_OUT}
-    if report is None or report.cluster.health == "unknown":
-        codes |= {FaultCode.STORAGE_WARN, FaultCode.STORAGE_ERROR}
-    return codes
 
 
 def cluster_ref(name: str) -> ObjectRef:
@@ -186,19 +186,23 @@ class StorageStatistics:
             await asyncio.wait((task,))
 
     async def _run(self, term: int) -> None:
-        while True:
-            wait_s, me = self._interval_s, ObjectRef(kind="Hypervisor", name=self._host)
-            try:
-                await self._round(term)
-                self._crashes.record_success(me, PART)
-            except (OutliveError, TimeoutError) as error:
-                _log.warning("storage.not_published", host=self._host, error=str(error) or "no answer in time")
-            except Exception as error:  # noqa: BLE001 - a fault says so; the other duties go on
-                wait_s = max(wait_s, self._crashes.record_crash(me, PART, error))
-            await self._clock.sleep(wait_s)
+        me = ObjectRef(kind="Hypervisor", name=self._host)
+
+        async def act() -> None:
+            await self._round(term)
+            self._crashes.record_success(me, PART)
+
+        await Periodic(
+            act,
+            self._interval_s,
+            clock=self._clock,
+            failed=log_errors(_log, "storage.not_published", host=self._host),
+            errors=(OutliveError, TimeoutError),
+            crashed=partial(self._crashes.record_crash, me, PART),  # the other duties go on
+        ).run()
 
     async def _round(self, term: int) -> None:
-        name, report, why = self._port.cluster(), None, ""
+        name, report, why = self._port.find_cluster(), None, ""
         try:
             report = await self._port.collect()
         except OutliveError as error:
@@ -213,9 +217,14 @@ class StorageStatistics:
         active = faults_of(name, report) if report is not None else []
         if self._failed >= STALE_ROUNDS:
             active.append(ActiveFault(FaultCode.STORAGE_UNKNOWN, cluster_ref(name), {"why": why}))
-        await self._faults.record(active, undetermined=undetermined(report))
+        undetermined = set()  # this round says nothing of them
+        if report is None or report.all_daemons is None:
+            undetermined |= {FaultCode.STORAGE_DAEMON_OUT, FaultCode.STORAGE_DAEMONS_OUT}
+        if report is None or report.cluster.health == "unknown":
+            undetermined |= {FaultCode.STORAGE_WARN, FaultCode.STORAGE_ERROR}
+        await self._faults.record(active, undetermined=undetermined)
         if report is not None:
-            with answered("storage", max(self._interval_s, LIST_S)):
+            with require_answer("storage", max(self._interval_s, LIST_S)):
                 await self._publish(name, report, term)
 
     async def _is_primary(self, term: int) -> bool:
@@ -228,39 +237,39 @@ class StorageStatistics:
         of a round, and an object that somebody else changes meanwhile, waits for the next one."""
         known = await _read_known(self._store)
         wanted = wanted_objects(name, report, term, known, self._clock.now())
-        wanted.sort(key=lambda one: (not isinstance(one, StorageCluster), self._written.get(_key(one), 0.0)))
-        gone = gone_objects(name, report, known)
+        wanted.sort(key=lambda one: (not isinstance(one, StorageCluster), self._written.get(_key_of(one), 0.0)))
+        gone = find_gone_objects(name, report, known)
         limit = max(1, round(WRITES_PER_S * self._interval_s))
         if len(wanted) + len(gone) > limit:
             _log.info("storage.not_all_published", cluster=name, wanted=len(wanted), gone=len(gone), limit=limit)
         wanted = wanted[: max(1, limit - len(gone))]
         unanswered = 0
         for one in wanted:
-            self._written[_key(one)] = self._clock.monotonic()
+            self._written[_key_of(one)] = self._clock.monotonic()
             try:
-                with _one_left_out(one):
+                with _skip_failed(one):
                     await self._write(one)
             except Unavailable:
                 unanswered += 1
                 if unanswered >= UNANSWERED_LIMIT:
                     raise
         for one in gone[: limit - len(wanted)]:
-            with _one_left_out(one), answered(f"{one.kind()}/{one.name}"):
+            with _skip_failed(one), require_answer(f"{one.kind()}/{one.name}"):
                 await self._store.delete(one.ref, uid=one.metadata.uid, version=one.metadata.resource_version)
                 _log.info("storage.gone", kind=one.kind(), name=one.name)
-        kept = {_key(one) for one in (*wanted, *(one for of_kind in known for one in of_kind.values()))}
+        kept = {_key_of(one) for one in (*wanted, *(one for of_kind in known for one in of_kind.values()))}
         self._written = {key: at for key, at in self._written.items() if key in kept}
 
     async def _write(self, wanted: Resource) -> None:
         if wanted.metadata.resource_version:
             await swap(self._store, wanted)
         else:
-            with answered(f"{wanted.kind()}/{wanted.name}"):
+            with require_answer(f"{wanted.kind()}/{wanted.name}"):
                 await self._store.create(wanted)
 
 
 @contextlib.contextmanager
-def _one_left_out(obj: Resource) -> Iterator[None]:
+def _skip_failed(obj: Resource) -> Iterator[None]:
     """An error of this object alone leaves it to the next round; one of the store or of the role ends the round."""
     try:
         yield
@@ -272,23 +281,25 @@ def _one_left_out(obj: Resource) -> Iterator[None]:
         _log.warning("storage.not_written", kind=obj.kind(), name=obj.name, error=str(error))
 
 
-def _key(obj: Resource) -> tuple[str, str]:
+def _key_of(obj: Resource) -> tuple[str, str]:
     return obj.kind(), obj.name
 
 
 async def publish_devices(store: Store, port: StorageStatisticsPort, host: str, clock: Clock) -> None:
     """Write on which devices the storage daemons of this host keep their data; those that left it are forgotten."""
-    devices = await port.devices()
+    devices = await port.list_devices()
     _log.info("storage.devices", host=host, count=len(devices), daemons=sorted(devices))
     listed = [one async for one in list_all(store, StorageDaemon)]
     former = [one.name for one in listed if one.device is not None and one.device.host == host]
     for number in sorted({*devices, *former}):
         found = devices.get(number)
         device = msgspec.structs.replace(found, host=host) if found is not None else None
-        await compare_and_swap(store, StorageDaemon, number, partial(_placed, number, host, device), clock=clock)
+        await compare_and_swap(store, StorageDaemon, number, partial(_place_daemon, number, host, device), clock=clock)
 
 
-def _placed(name: str, host: str, device: StorageDevice | None, kept: StorageDaemon | None) -> StorageDaemon | None:
+def _place_daemon(
+    name: str, host: str, device: StorageDevice | None, kept: StorageDaemon | None
+) -> StorageDaemon | None:
     """The daemon on that device of the host, or not on this host any more; ``None``: there is nothing to write."""
     if kept is None:
         return StorageDaemon(metadata=ObjectMeta(name=name), device=device) if device is not None else None
@@ -298,7 +309,7 @@ def _placed(name: str, host: str, device: StorageDevice | None, kept: StorageDae
 
 
 async def _read_known(store: Store) -> Known:
-    with answered("storage", LIST_S):
+    with require_answer("storage", LIST_S):
         return Known(
             {one.name: one async for one in list_all(store, StorageCluster)},
             {one.name: one async for one in list_all(store, StorageDaemon)},
@@ -306,17 +317,11 @@ async def _read_known(store: Store) -> Known:
         )
 
 
-def _meta(kept: Resource | None, name: str) -> ObjectMeta:
+def _metadata_of(kept: Resource | None, name: str) -> ObjectMeta:
     return kept.metadata if kept is not None else ObjectMeta(name=name)
 
 
-def _differs(kept: StorageClusterStatus, wanted: StorageClusterStatus, now: float) -> bool:
-    """Whether there is more to write than the time, or the time is old."""
-    sampled_s = as_instant(kept.sampled_at) if kept.sampled_at is not None else 0.0
-    return abs(now - sampled_s) >= REFRESH_S or msgspec.structs.replace(wanted, sampled_at=kept.sampled_at) != kept
-
-
-# For whoever serves metrics
+# For the server of metrics
 
 
 class StorageGauges:
@@ -349,14 +354,18 @@ class StorageGauges:
             yield from _pool_metrics(self._known.pools)
 
 
-def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+def _build_gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"storage_{name}", text, labels=labels)
 
 
 def _cluster_metrics(clusters: Mapping[str, StorageCluster]) -> list[Metric]:
-    health = _gauge("cluster_health", "Health of a storage cluster: 0 ok, 1 warns, 2 in error, 3 unknown", "cluster")
-    space = _gauge("cluster_bytes", "Space of a storage cluster, with all copies", "cluster", "kind")
-    sampled = _gauge("cluster_sampled_seconds", "When a storage cluster was sampled, seconds since 1970", "cluster")
+    health = _build_gauge(
+        "cluster_health", "Health of a storage cluster: 0 ok, 1 warns, 2 in error, 3 unknown", "cluster"
+    )
+    space = _build_gauge("cluster_bytes", "Space of a storage cluster, with all copies", "cluster", "kind")
+    sampled = _build_gauge(
+        "cluster_sampled_seconds", "When a storage cluster was sampled, seconds since 1970", "cluster"
+    )
     for name, one in sorted(clusters.items()):
         status = one.status
         health.add_metric((name,), HEALTHS.index(status.health))
@@ -369,12 +378,12 @@ def _cluster_metrics(clusters: Mapping[str, StorageCluster]) -> list[Metric]:
 
 def _daemon_metrics(daemons: Mapping[str, StorageDaemon]) -> list[Metric]:
     labels = ("cluster", "daemon", "host")
-    up = _gauge("daemon_up", "Whether a storage daemon runs", *labels)
-    placed = _gauge("daemon_in", "Whether data is placed on a storage daemon", *labels)
-    space = _gauge("daemon_bytes", "Space of a storage daemon", *labels, "kind")
-    groups = _gauge("daemon_placement_groups", "Placement groups of a storage daemon", *labels)
-    operations = _gauge("daemon_operations", "Operations of a storage daemon in a second", *labels, "kind")
-    throughput = _gauge("daemon_throughput_bytes", "Bytes of a storage daemon in a second", *labels, "kind")
+    up = _build_gauge("daemon_up", "Whether a storage daemon runs", *labels)
+    placed = _build_gauge("daemon_in", "Whether data is placed on a storage daemon", *labels)
+    space = _build_gauge("daemon_bytes", "Space of a storage daemon", *labels, "kind")
+    groups = _build_gauge("daemon_placement_groups", "Placement groups of a storage daemon", *labels)
+    operations = _build_gauge("daemon_operations", "Operations of a storage daemon in a second", *labels, "kind")
+    throughput = _build_gauge("daemon_throughput_bytes", "Bytes of a storage daemon in a second", *labels, "kind")
     for name, one in sorted(daemons.items()):
         status = one.status
         if status is None:
@@ -398,8 +407,8 @@ def _daemon_metrics(daemons: Mapping[str, StorageDaemon]) -> list[Metric]:
 
 def _pool_metrics(pools: Mapping[str, StoragePool]) -> list[Metric]:
     labels = ("cluster", "pool", "kind")
-    space = _gauge("pool_bytes", "Space of a pool: stored, used with all copies, free", *labels)
-    objects = _gauge("pool_objects", "Objects of a pool", *labels)
+    space = _build_gauge("pool_bytes", "Space of a pool: stored, used with all copies, free", *labels)
+    objects = _build_gauge("pool_objects", "Objects of a pool", *labels)
     operations = CounterMetricFamily("storage_pool_operations", "Operations on a pool", labels=labels)
     throughput = CounterMetricFamily(
         "storage_pool_throughput_bytes", "Bytes read from and written to a pool", labels=labels

@@ -12,21 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from outlive.base.clock import as_datetime
-from outlive.base.deadline import deadline
-from outlive.base.errors import NotFound, OutliveError
-from outlive.base.logging import get_logger
-from outlive.base.phrases import count_of
-from outlive.node.health import Answer
+from outlive.base import NotFound, OutliveError, as_datetime, count_of, deadline, get_logger
+from outlive.node.health import LeaveVerdict
 from outlive.node.ports import PLACES_LIMIT, REACH_S, DomainState
 from outlive.node.storage_loss import STORAGE_LOST, WHAT_NOW, LossKind, LostGuest, StorageInput, StuckRequests
-from outlive.resources import Coverage, ObjectRef, VirtualMachine
-from outlive.resources.hosts import StorageLoss
-from outlive.resources.policies import Limits, limits_of
-from outlive.resources.reasons import Reason, VmReason, reason
-from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.vm_states import is_to_run
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.resources import Coverage, ObjectRef, StorageLoss, VirtualMachine, is_to_run, limits_of
+from outlive.resources.reasons import FaultCode, Reason, VmReason, make_reason
+from outlive.runtime import OrderedTaskGroup, Periodic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -79,7 +71,7 @@ class StorageLosses:
     """Those that are to be ended here, so that they start elsewhere."""
     hanging: dict[str, None] = field(default_factory=dict)
     """Those whose process does not end."""
-    then: Answer = Answer.OFF
+    then: LeaveVerdict = LeaveVerdict.OFF
     looked: bool = False
     """Whether ``published`` says something: storage was looked at."""
     published: StorageLoss | None = None
@@ -91,11 +83,11 @@ class StorageLosses:
         loss = self.by_vm.get(vm)
         if loss is None:
             return None
-        return reason(VmReason.STORAGE_LOST, why=loss.why, then=self.then_of(vm))
+        return make_reason(VmReason.STORAGE_LOST, why=loss.why, then=self.describe_consequence(vm))
 
-    def then_of(self, vm: str) -> str:
+    def describe_consequence(self, vm: str) -> str:
         """What becomes of it."""
-        return HANGS if vm in self.hanging else WHAT_NOW.get(self.then, WHAT_NOW[Answer.OFF])
+        return HANGS if vm in self.hanging else WHAT_NOW.get(self.then, WHAT_NOW[LeaveVerdict.OFF])
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +143,9 @@ class StorageWatch:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await self.look()
-            await self._node.clock.sleep(WATCH_S)
+        await Periodic(self.inspect, WATCH_S, clock=self._node.clock).run()
 
-    async def look(self) -> None:
+    async def inspect(self) -> None:
         """Look once, say what was found, and decide what is done about it."""
         node = self._node
         if not node.lease.held or not node.domains.looked:
@@ -192,14 +182,14 @@ class StorageWatch:
         except (OutliveError, TimeoutError) as error:
             _log.info("storage.guests_not_asked", host=self._node.host, error=str(error) or "no answer in time")
         else:
-            self._waiting = self._stuck.look(seen, self._node.clock.monotonic())
+            self._waiting = self._stuck.find_stuck(seen, self._node.clock.monotonic())
         return self._waiting
 
     async def _ask_storage(self, vms: Mapping[str, VirtualMachine]) -> Mapping[str, str]:
         """Places that this host has not reached for long enough, and why: of its guests, and those that were lost when
         guests left."""
         storage, clock = self._node.storage, self._node.clock
-        used = {place for vm in vms.values() for disk in vm.spec.disks if (place := storage.place(disk))}
+        used = {place for vm in vms.values() for disk in vm.spec.disks if (place := storage.find_place(disk))}
         cluster = self._node.desired.cluster
         elsewhere = frozenset(cluster.status.lost_places if cluster is not None else ())
         own = used | self._lost.keys()
@@ -261,7 +251,7 @@ class StorageWatch:
     ) -> dict[str, Loss]:
         """What this look has found wrong, by virtual machine."""
         found: dict[str, Loss] = {}
-        now_s, place = self._node.clock.monotonic(), self._node.storage.place
+        now_s, place = self._node.clock.monotonic(), self._node.storage.find_place
         for name, domain in self._node.domains.by_vm.items():
             if domain.state not in (DomainState.RUNNING, DomainState.PAUSED):
                 continue
@@ -297,14 +287,11 @@ class StorageWatch:
             _log.info("storage.back", vm=vm, host=self._node.host)
         self._losses.restart = self._losses.restart.intersection(found)  # what is served again is not ended
 
-    def _limits_of(self, vm: VirtualMachine) -> Limits:
-        return limits_of(vm.spec.recovery, self._node.desired.cluster_spec.recovery)
-
     async def _decide(self, vms: Mapping[str, VirtualMachine], found: Collection[str]) -> None:
         """Decide for those that are lost, or were lately; only what was ``found`` at this look is ended."""
         node, losses, now_s = self._node, self._losses, self._node.clock.monotonic()
         if not losses.by_vm:
-            losses.restart, losses.then = frozenset(), Answer.OFF
+            losses.restart, losses.then = frozenset(), LeaveVerdict.OFF
             node.lease.withhold("")
             return
         guests = []
@@ -312,7 +299,7 @@ class StorageWatch:
             vm = vms.get(name)
             if vm is None or vm.host != node.host:
                 continue
-            limits = self._limits_of(vm)
+            limits = limits_of(vm.spec.recovery, node.desired.cluster_spec.recovery)
             guests.append(
                 LostGuest(
                     vm=name,
@@ -331,21 +318,21 @@ class StorageWatch:
             guests=tuple(guests),
             settle=max(0.0, policy.settle_s),
             common_share=max(0.0, policy.common_share),
-            resting=node.desired.maintenance(node.clock.now()) != ""
-            or node.desired.cluster_spec.resting(node.clock.now()) != ""
+            resting=node.desired.active_maintenance(node.clock.now()) != ""
+            or node.desired.cluster_spec.resting_reason(node.clock.now()) != ""
             or (cluster is not None and cluster.paused),
         )
         alone = STORAGE_LOST.function(given)
-        if alone.why is not Answer.ALONE:
+        if alone.why is not LeaveVerdict.ALONE:
             result = alone
-            if alone.why is Answer.UNSETTLED and now_s - self._peers_s >= PEERS_S:
+            if alone.why is LeaveVerdict.UNSETTLED and now_s - self._peers_s >= PEERS_S:
                 self._peers_s = now_s
-                await self._peers.look(policy.common_share)  # so that it is seen later whose figures are new
+                await self._peers.list_peers(policy.common_share)  # so that it is seen later whose figures are new
         elif now_s - self._peers_s < PEERS_S:
             return
         else:
             self._peers_s = now_s
-            peers = await self._peers.look(policy.common_share)
+            peers = await self._peers.list_peers(policy.common_share)
             given = msgspec.structs.replace(given, peers=peers)
             result = node.decisions.use(STORAGE_LOST, given, subject=node.host)
         losses.restart, losses.then = frozenset(result.restart).intersection(found), result.why
@@ -366,12 +353,14 @@ class StorageWatch:
             faults.clear(FaultCode.VM_STORAGE_LOST, ObjectRef(kind="VirtualMachine", name=vm))
         for vm, one in single.items():
             about_vm = ObjectRef(kind="VirtualMachine", name=vm)
-            faults.activate(FaultCode.VM_STORAGE_LOST, about_vm, host=node.host, why=one.why, then=losses.then_of(vm))
+            faults.activate(
+                FaultCode.VM_STORAGE_LOST, about_vm, host=node.host, why=one.why, then=losses.describe_consequence(vm)
+            )
         host = ObjectRef(kind="Hypervisor", name=node.host)
         lost = [(vm, one) for vm, one in losses.by_vm.items() if one.kind is LossKind.UNREACHED]
         if lost:
             vm, first = next((one for one in lost if one[0] in losses.hanging), lost[0])
-            fields = {"vms": count_of(len(lost), "VM"), "why": first.why, "then": losses.then_of(vm)}
+            fields = {"vms": count_of(len(lost), "VM"), "why": first.why, "then": losses.describe_consequence(vm)}
             faults.activate(FaultCode.HOST_STORAGE_LOST, host, **fields)
         elif self._lost:
             why = next(iter(self._lost.values())).why

@@ -10,9 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime, as_instant
-from outlive.base.errors import Conflict, NotFound
-from outlive.base.logging import get_logger
+from outlive.base import Clock, Conflict, NotFound, as_datetime, as_instant, get_logger
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import DOMAIN
 from outlive.placement.request import Intent
@@ -22,13 +20,11 @@ from outlive.resources import (
     Amounts,
     Condition,
     Hypervisor,
-    InFlightSpec,
     Reservation,
-    condition,
+    find_condition,
     with_condition,
 )
-from outlive.runtime.controller import Requeue
-from outlive.runtime.informer import Informer
+from outlive.runtime import Informer, Requeue
 from outlive.store import Store
 
 AGAIN_S: Final = 10.0
@@ -40,7 +36,7 @@ Sizes = Callable[[str], Awaitable[Amounts | None]]
 _log = get_logger("placement")
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ArrivalVerdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What to do with the in-flight reservations of a VM."""
 
     arrived: bool = False
@@ -54,7 +50,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def judge_arrival(
     reservation: Reservation, targets: frozenset[str], seen: frozenset[str], size: Amounts | None, now: float
-) -> Verdict:
+) -> ArrivalVerdict:
     """What becomes of a reservation.
 
     ``targets``: the hosts of all in-flight reservations of its VM; ``seen``: the hosts that report the VM; ``size``: of
@@ -64,37 +60,26 @@ def judge_arrival(
     spec, details = reservation.spec, reservation.spec.in_flight_reservation
     left_s = as_instant(spec.end_time) - now if spec.end_time is not None else AGAIN_S
     if left_s <= 0:
-        return Verdict(expired=True)
+        return ArrivalVerdict(expired=True)
     if details is None or not details.vm_id:
-        missing = _unready("False", "MissingSpec", "it does not say for which VM it is")
-        return Verdict(condition=missing, again_s=left_s if spec.end_time is not None else 0.0)
+        missing = _unready_condition("False", "MissingSpec", "it does not say for which VM it is")
+        return ArrivalVerdict(condition=missing, again_s=left_s if spec.end_time is not None else 0.0)
     again_s = min(AGAIN_S, left_s)
     if not seen:
-        missing = _unready("Unknown", "InstanceNotFound", "no host reports the VM")
-        return Verdict(condition=missing, again_s=again_s)
+        missing = _unready_condition("Unknown", "InstanceNotFound", "no host reports the VM")
+        return ArrivalVerdict(condition=missing, again_s=again_s)
     if details.intent not in NEW_VMS and not seen & targets:
-        return Verdict(again_s=again_s)  # it runs on where it was
-    if details.intent in RESIZES and not _has_size(size, spec.resources, details):
-        return Verdict(
-            condition=_unready("Unknown", "VMSizeMismatch", "the VM does not have its new size yet"), again_s=again_s
-        )
-    return Verdict(arrived=True)
+        return ArrivalVerdict(again_s=again_s)  # it runs on where it was
+    if details.intent in RESIZES:
+        wanted = {name: amount for name, amount in spec.resources.items() if amount}
+        if size is None or any(size.get(name, 0) * details.instances != amount for name, amount in wanted.items()):
+            small = _unready_condition("Unknown", "VMSizeMismatch", "the VM does not have its new size yet")
+            return ArrivalVerdict(condition=small, again_s=again_s)
+    return ArrivalVerdict(arrived=True)
 
 
-def _has_size(size: Amounts | None, held: Amounts, details: InFlightSpec) -> bool:
-    return size is not None and all(
-        size.get(name, 0) * details.instances == amount for name, amount in held.items() if amount
-    )
-
-
-def _unready(status: Literal["False", "Unknown"], reason: str, message: str) -> Condition:
+def _unready_condition(status: Literal["False", "Unknown"], reason: str, message: str) -> Condition:
     return Condition(type="Ready", status=status, reason=reason, message=message)
-
-
-def unready_again(reservation: Reservation, found: Condition) -> bool:
-    """Whether the reservation says this already."""
-    kept = condition(reservation.status.conditions, found.type)
-    return kept is not None and (kept.status, kept.reason) == (found.status, found.reason)
 
 
 def _is_ours(reservation: Reservation) -> bool:
@@ -125,9 +110,9 @@ class InFlightController:
     def keys_of_host(self, old: Hypervisor | None, new: Hypervisor | None) -> list[str]:
         """The reservations of VMs that a host reports, or does not report any more."""
         before, now = ({one.id for one in host.status.instances} if host else set() for host in (old, new))
-        return [name for vm in sorted(before ^ now) for name in self._of_vm(vm)]
+        return [name for vm in sorted(before ^ now) for name in self._reservations_of_vm(vm)]
 
-    def _of_vm(self, vm: str) -> list[str]:
+    def _reservations_of_vm(self, vm: str) -> list[str]:
         bucket = self._fleet.ledger.in_flight_of_vm.get(vm)
         entries = bucket.entries if bucket is not None else {}
         return sorted(name for name, one in entries.items() if _is_ours(one.reservation))
@@ -137,43 +122,38 @@ class InFlightController:
         reservation = self._reservations.get(key)
         if reservation is None or not _is_ours(reservation):
             return None
-        verdict = await self._verdict(reservation)
+        verdict = await self._judge(reservation)
         if verdict.arrived or verdict.expired:
             details = reservation.spec.in_flight_reservation
-            names = self._of_vm(details.vm_id) if verdict.arrived and details is not None else [key]
+            names = self._reservations_of_vm(details.vm_id) if verdict.arrived and details is not None else [key]
             for name in names:
-                await self._delete(name)
+                # Delete the version that was judged: a reservation that a later answer has renewed stays.
+                kept = self._reservations.get(name)
+                if kept is None:
+                    continue
+                try:
+                    await self._store.delete(kept.ref, uid=kept.metadata.uid, version=kept.metadata.resource_version)
+                except (Conflict, NotFound):
+                    _log.debug("placement.room_changed", reservation=name)
+                else:
+                    self._reservations.note_deleted(kept.ref)
             _log.info("placement.room_given_up", reservation=key, arrived=verdict.arrived, reservations=len(names))
             return None
-        if verdict.condition is not None and not unready_again(reservation, verdict.condition):
-            await self._write(reservation, verdict.condition)
+        found, conditions = verdict.condition, reservation.status.conditions
+        before = find_condition(conditions, found.type) if found is not None else None
+        if found is not None and (before is None or (before.status, before.reason) != (found.status, found.reason)):
+            timed = msgspec.structs.replace(found, last_transition_time=as_datetime(self._clock.now()))
+            status = msgspec.structs.replace(reservation.status, conditions=with_condition(conditions, timed))
+            written = await self._store.replace_status(msgspec.structs.replace(reservation, status=status))
+            self._reservations.note(written, replaced=reservation.metadata.resource_version)
         return Requeue(verdict.again_s) if verdict.again_s else None
 
-    async def _verdict(self, reservation: Reservation) -> Verdict:
+    async def _judge(self, reservation: Reservation) -> ArrivalVerdict:
         details = reservation.spec.in_flight_reservation
         vm = details.vm_id if details is not None else ""
-        others = (self._reservations.get(name) for name in self._of_vm(vm))
+        others = (self._reservations.get(name) for name in self._reservations_of_vm(vm))
         targets = frozenset(one.spec.target_host for one in others if one is not None)
         seen = frozenset(str(self._fleet.columns.names[row]) for row in self._fleet.rows_of_vm(vm))
         resized = details is not None and details.intent in RESIZES and bool(seen & targets)
         size = await self._sizes(vm) if resized else None
         return judge_arrival(reservation, targets, seen, size, self._clock.now())
-
-    async def _write(self, reservation: Reservation, found: Condition) -> None:
-        timed = msgspec.structs.replace(found, last_transition_time=as_datetime(self._clock.now()))
-        conditions = with_condition(reservation.status.conditions, timed)
-        status = msgspec.structs.replace(reservation.status, conditions=conditions)
-        written = await self._store.replace_status(msgspec.structs.replace(reservation, status=status))
-        self._reservations.note(written, replaced=reservation.metadata.resource_version)
-
-    async def _delete(self, name: str) -> None:
-        """Delete it in the version that was judged: one that a later answer has renewed stays."""
-        kept = self._reservations.get(name)
-        if kept is None:
-            return
-        try:
-            await self._store.delete(kept.ref, uid=kept.metadata.uid, version=kept.metadata.resource_version)
-        except (Conflict, NotFound):
-            _log.debug("placement.room_changed", reservation=name)
-        else:
-            self._reservations.note_gone(kept.ref)

@@ -9,7 +9,7 @@ from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from outlive.resources import MEMORY, FlavorCapacity, FlavorGroupCapacity, condition
+from outlive.resources import MEMORY, FlavorCapacity, FlavorGroupCapacity, find_condition
 
 GIB: Final = 2**30
 _FLAVOR: Final = ("flavor_group", "az", "flavor_name")
@@ -24,35 +24,35 @@ def capacity_metrics(groups: Iterable[FlavorGroupCapacity]) -> Iterator[Metric]:
     listed = sorted(groups, key=lambda one: (one.spec.flavor_group, one.spec.availability_zone))
     for name, doc, flavor_figure in _OF_FLAVORS:
         values = [
-            ((*_where(one), flavor.flavor_name), float(flavor_figure(flavor)))
+            ((*_labels_of(one), flavor.flavor_name), float(flavor_figure(flavor)))
             for one in listed
             for flavor in one.status.flavors
         ]
-        yield _family(name, doc, _FLAVOR, values)
+        yield _build_family(name, doc, _FLAVOR, values)
     for name, doc, group_figure in _OF_GROUPS:
-        yield _family(name, doc, _GROUP, [(_where(one), group_figure(one)) for one in listed])
+        yield _build_family(name, doc, _GROUP, [(_labels_of(one), group_figure(one)) for one in listed])
     for name, doc, group_figure in _OF_SMALLEST:
         values = [
-            ((*_where(one), one.status.smallest_flavor_name), group_figure(one))
+            ((*_labels_of(one), one.status.smallest_flavor_name), group_figure(one))
             for one in listed
             if one.status.smallest_flavor_name
         ]
-        yield _family(name, doc, _FLAVOR, values)
+        yield _build_family(name, doc, _FLAVOR, values)
 
 
-def _where(one: FlavorGroupCapacity) -> tuple[str, str]:
+def _labels_of(one: FlavorGroupCapacity) -> tuple[str, str]:
     return one.spec.flavor_group, one.spec.availability_zone
 
 
-def _family(name: str, doc: str, labels: tuple[str, ...], values: Iterable[Value]) -> Metric:
+def _build_family(name: str, doc: str, labels: tuple[str, ...], values: Iterable[Value]) -> Metric:
     family = GaugeMetricFamily(f"{_PREFIX}_{name}", doc, labels=labels)
     for where, figure in values:
         family.add_metric(where, figure)
     return family
 
 
-def _ready(one: FlavorGroupCapacity) -> float:
-    found = condition(one.status.conditions, "Ready")
+def _ready_value(one: FlavorGroupCapacity) -> float:
+    found = find_condition(one.status.conditions, "Ready")
     return float(found is not None and found.status == "True")
 
 
@@ -69,7 +69,7 @@ _OF_GROUPS: Final[tuple[tuple[str, str, Callable[[FlavorGroupCapacity], float]],
         "Active commitments in VMs of the smallest flavor",
         lambda one: float(one.status.committed_capacity),
     ),
-    ("capacity_ready", "Whether the figures are up to date", _ready),
+    ("capacity_ready", "Whether the figures are up to date", _ready_value),
 )
 _OF_SMALLEST: Final[tuple[tuple[str, str, Callable[[FlavorGroupCapacity], float]], ...]] = (
     ("running_instances", "VMs that run", lambda one: float(one.status.running_instances)),

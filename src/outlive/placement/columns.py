@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.base.hashes import stable_hash
+from outlive.base import stable_hash
 from outlive.placement.reservations import AMOUNT_LIMIT
 from outlive.resources import CPU, MEMORY, Amounts, Hypervisor
 
@@ -76,11 +76,11 @@ class Columns:
         """Rows of hosts that say what runs on them."""
         return self._counted[: self.size]
 
-    def amounts(self, key: str) -> IntVector:
+    def get_amounts(self, key: str) -> IntVector:
         """(resources, rows) of one of ``capacity`` (effective, else plain), ``effective``, ``allocation``."""
         return self._amounts[key][:, : self.size]
 
-    def present(self, key: str) -> BoolVector:
+    def get_known(self, key: str) -> BoolVector:
         """(resources, rows): where such an amount is known."""
         return self._present[key][:, : self.size]
 
@@ -133,21 +133,21 @@ class Columns:
     def _grow(self, rows: int) -> None:
         width = len(self.resources)
         self.rows = rows
-        self._names = _longer(self._names, rows, None)
-        self._hashes = _longer(self._hashes, rows, 0)
-        self._counted = _longer(self._counted, rows, fill=False)
-        self._classes = _longer(self._classes, rows, NOBODY)
-        self._amounts = {key: _larger(matrix, width, rows) for key, matrix in self._amounts.items()}
-        self._present = {key: _larger(matrix, width, rows) for key, matrix in self._present.items()}
+        self._names = _lengthen(self._names, rows, None)
+        self._hashes = _lengthen(self._hashes, rows, 0)
+        self._counted = _lengthen(self._counted, rows, fill=False)
+        self._classes = _lengthen(self._classes, rows, NOBODY)
+        self._amounts = {key: _enlarge(matrix, width, rows) for key, matrix in self._amounts.items()}
+        self._present = {key: _enlarge(matrix, width, rows) for key, matrix in self._present.items()}
 
 
-def _longer(column: NDArray[Any], rows: int, fill: object) -> NDArray[Any]:
+def _lengthen(column: NDArray[Any], rows: int, fill: object) -> NDArray[Any]:
     grown = np.full(rows, fill, dtype=column.dtype)
     grown[: len(column)] = column
     return grown
 
 
-def _larger(matrix: NDArray[Any], width: int, rows: int) -> NDArray[Any]:
+def _enlarge(matrix: NDArray[Any], width: int, rows: int) -> NDArray[Any]:
     grown = np.zeros((width, rows), dtype=matrix.dtype)
     grown[: matrix.shape[0], : matrix.shape[1]] = matrix
     return grown

@@ -9,9 +9,7 @@ from typing import Final
 import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import AlreadyExists, NotFound
-from outlive.base.logging import get_logger
+from outlive.base import AlreadyExists, Clock, NotFound, as_datetime, get_logger
 from outlive.placement.flavor_groups import flavor_groups
 from outlive.placement.knowledge import FLAVOR_GROUPS, record
 from outlive.placement.pipelines import DOMAIN, PipelineTable, with_outcome
@@ -19,16 +17,15 @@ from outlive.placement.settings import PlacementSettings
 from outlive.placement.shipped import shipped_pipelines
 from outlive.resources import (
     CREATOR_LABEL,
-    Condition,
     Flavor,
     FlavorGroup,
     Knowledge,
     ObjectMeta,
     Pipeline,
-    condition,
+    find_condition,
+    object_name,
 )
-from outlive.resources.meta import object_name
-from outlive.runtime.informer import Informer
+from outlive.runtime import Informer
 from outlive.store import Store
 
 CREATOR: Final = "placement"
@@ -54,7 +51,7 @@ def pipeline_metrics(pipelines: Iterable[Pipeline]) -> Iterator[Metric]:
     ready = GaugeMetricFamily("pipeline_ready", "Whether a pipeline can be used", labels=("pipeline",))
     for one in pipelines:
         if one.spec.scheduling_domain == DOMAIN:
-            found = condition(one.status.conditions, "Ready")
+            found = find_condition(one.status.conditions, "Ready")
             ready.add_metric((one.name,), float(found is not None and found.status == "True"))
     yield ready
 
@@ -89,24 +86,20 @@ class PipelineController:
             return
         result = self._table.put(pipeline)
         now = as_datetime(self._clock.now())
-        conditions = _timed(pipeline.status.conditions, with_outcome(pipeline.status.conditions, result), now)
+        # A condition whose status changed gets the time, the others keep theirs.
+        before = {condition.type: condition.status for condition in pipeline.status.conditions}
+        conditions = tuple(
+            condition
+            if before.get(condition.type) == condition.status
+            else msgspec.structs.replace(condition, last_transition_time=now)
+            for condition in with_outcome(pipeline.status.conditions, result)
+        )
         if conditions == pipeline.status.conditions:
             return
         status = msgspec.structs.replace(pipeline.status, conditions=conditions)
         written = await self._store.replace_status(msgspec.structs.replace(pipeline, status=status))
         self._pipelines.note(written, replaced=pipeline.metadata.resource_version)
         _log.debug("placement.pipeline_built", pipeline=key, unknown=result.unknown, failed=result.failed)
-
-
-def _timed(old: tuple[Condition, ...], new: tuple[Condition, ...], now: object) -> tuple[Condition, ...]:
-    """The new conditions; those whose status changed get the time, the others keep theirs."""
-    before = {condition.type: condition for condition in old}
-    return tuple(
-        condition
-        if condition.type in before and before[condition.type].status == condition.status
-        else msgspec.structs.replace(condition, last_transition_time=now)
-        for condition in new
-    )
 
 
 class FlavorGroupController:
@@ -156,7 +149,7 @@ class FlavorGroupController:
             if group.name not in wanted and _is_ours(group):
                 with contextlib.suppress(NotFound):
                     await self._store.delete(group.ref, uid=group.metadata.uid, version=group.metadata.resource_version)
-                    self._groups.note_gone(group.ref)
+                    self._groups.note_deleted(group.ref)
         listed = sorted((one.spec for one in self._groups.items()), key=lambda one: one.group_name)
         await record(self._store, FLAVOR_GROUPS, listed, clock=self._clock)
 

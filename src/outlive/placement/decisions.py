@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.placement.engine import Engine
 from outlive.placement.errors import PipelineNotReady
 from outlive.placement.explanation import Explanation, explain, explanation_text
@@ -19,7 +19,7 @@ from outlive.placement.ranking import Ranking, RankingDocument
 from outlive.placement.request import PlacementRequest
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import CommittedResource, Hypervisor, Knowledge, Pipeline, ProjectQuota, Reservation
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 
 
 class PlacementInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -40,10 +40,28 @@ class PlacementInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Give a reason for every host that was refused."""
 
 
-def _fleet(given: PlacementInput) -> Fleet:
+class ExplainedAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Why a ranking is as it is."""
+
+    text: str
+    facts: Explanation
+
+
+def rank(given: PlacementInput) -> RankingDocument:
+    """The whole ranking."""
+    return _build_ranking(given).to_document()
+
+
+def explain_answer(given: PlacementInput) -> ExplainedAnswer:
+    """What the history says about such an answer."""
+    facts = explain(_build_ranking(given))
+    return ExplainedAnswer(text=explanation_text(facts), facts=facts)
+
+
+def _build_ranking(given: PlacementInput) -> Ranking:
     fleet = Fleet(given.settings)
     for host in given.hosts:
-        if fleet.host(host.name) is not None:
+        if fleet.find_host(host.name) is not None:
             raise BadInput(f"host {host.name} is given twice", place="hosts", remedy="names are unique")
         fleet.upsert_host(host)
     for reservation in given.reservations:
@@ -54,30 +72,7 @@ def _fleet(given: PlacementInput) -> Fleet:
         fleet.quotas.upsert_quota(quota)
     for one in given.knowledge:
         fleet.records.upsert(one)
-    return fleet
-
-
-class ExplainedAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Why a ranking is as it is."""
-
-    text: str
-    facts: Explanation
-
-
-def rank(given: PlacementInput) -> RankingDocument:
-    """The whole ranking."""
-    return _ranking(given).document()
-
-
-def explained(given: PlacementInput) -> ExplainedAnswer:
-    """What the history says about such an answer."""
-    facts = explain(_ranking(given))
-    return ExplainedAnswer(text=explanation_text(facts), facts=facts)
-
-
-def _ranking(given: PlacementInput) -> Ranking:
-    fleet = _fleet(given)
-    table = PipelineTable.shipped(fleet.records.usable)
+    table = PipelineTable.with_shipped(fleet.records.usable_names)
     for pipeline in given.pipelines:
         admission = admit(pipeline)
         if admission.errors:
@@ -91,5 +86,5 @@ def _ranking(given: PlacementInput) -> Ranking:
 
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     Decision("placement.rank", rank, PlacementInput, RankingDocument, "Which hosts may take a request, best first."),
-    Decision("placement.explain", explained, PlacementInput, ExplainedAnswer, "Why a ranking is as it is."),
+    Decision("placement.explain", explain_answer, PlacementInput, ExplainedAnswer, "Why a ranking is as it is."),
 )

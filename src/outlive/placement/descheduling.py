@@ -11,26 +11,31 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime, as_instant
-from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
-from outlive.placement.detectors import Detection, joined, moves_in_a_circle
+from outlive.base import (
+    AlreadyExists,
+    Clock,
+    Conflict,
+    NotFound,
+    OutliveError,
+    Random,
+    as_datetime,
+    as_instant,
+    get_logger,
+)
+from outlive.placement.detectors import Detection, merge_detections, moves_in_a_circle
 from outlive.placement.pipelines import BuiltPipeline
 from outlive.placement.ports import VmLocation, VmMoves
-from outlive.placement.records import Records
+from outlive.placement.records import KnowledgeRecords
 from outlive.resources import (
     Condition,
     Descheduling,
     DeschedulingSpec,
     ObjectMeta,
-    condition,
+    find_condition,
+    object_name,
     with_condition,
 )
-from outlive.resources.meta import object_name
-from outlive.runtime.controller import Requeue
-from outlive.runtime.informer import Informer
-from outlive.runtime.metrics import Metrics
+from outlive.runtime import Informer, Metrics, Periodic, Requeue
 from outlive.store import Store
 
 KEPT_S: Final = 86400.0
@@ -66,24 +71,25 @@ def judge_descheduling(
     """What becomes of a record. ``where``: of the VM, ``None`` if it does not exist; ``known``: kinds of VMs that
     somebody can move.
     """
-    left_s = KEPT_S - (now - _begun(record, now))
+    created = record.metadata.creation_timestamp
+    left_s = KEPT_S - (now - as_instant(created)) if created is not None else KEPT_S
     if left_s <= 0:
         return DeschedulingVerdict(action="delete")
-    ready, progress = (condition(record.status.conditions, kind) for kind in ("Ready", "InProgress"))
+    ready, progress = (find_condition(record.status.conditions, kind) for kind in ("Ready", "InProgress"))
     if ready is not None and (ready.status == "True" or ready.status == "False"):
         return DeschedulingVerdict(again_s=left_s)
     spec = record.spec
-    unfit = _unfit(spec, known)
+    unfit = _find_unfit(spec, known)
     if unfit is not None:
-        return _failed(*unfit)
+        return _fail_verdict(*unfit)
     if where is None:
         return DeschedulingVerdict(action="delete")
     if progress is not None and progress.status == "True":
         return _judge_move(spec, where, progress, now)
     if where.host != spec.prev_host:
-        return _failed("VMNotOnExpectedHost", f"it is on {where.host or 'no host'}")
+        return _fail_verdict("VMNotOnExpectedHost", f"it is on {where.host or 'no host'}")
     if where.state != ACTIVE:
-        return _failed("VMNotActive", f"it is {where.state or 'in no known state'}")
+        return _fail_verdict("VMNotActive", f"it is {where.state or 'in no known state'}")
     if dry_run:
         said = Condition(type="Ready", status="Unknown", reason="DryRun", message="nothing is moved in a dry run")
         if ready is not None and ready.reason == said.reason:
@@ -97,12 +103,7 @@ ACTIVE: Final = "ACTIVE"
 ERROR: Final = "ERROR"
 
 
-def _begun(record: Descheduling, now: float) -> float:
-    created = record.metadata.creation_timestamp
-    return as_instant(created) if created is not None else now
-
-
-def _unfit(spec: DeschedulingSpec, known: frozenset[str]) -> tuple[str, str] | None:
+def _find_unfit(spec: DeschedulingSpec, known: frozenset[str]) -> tuple[str, str] | None:
     """Why nobody can act on this; ``None`` where somebody can."""
     if not spec.ref:
         return "MissingRef", "it does not say which VM"
@@ -116,22 +117,22 @@ def _unfit(spec: DeschedulingSpec, known: frozenset[str]) -> tuple[str, str] | N
 def _judge_move(spec: DeschedulingSpec, where: VmLocation, progress: Condition, now: float) -> DeschedulingVerdict:
     """What has become of a move: done only once the VM runs on another host."""
     if where.state == ERROR:
-        return _failed("LiveMigrationFailed", "the VM is in error")
+        return _fail_verdict("LiveMigrationFailed", "the VM is in error")
     if where.state == ACTIVE and where.host != spec.prev_host:
         done = Condition(type="Ready", status="True", reason="DeschedulingSucceeded")
         return DeschedulingVerdict(action="write", conditions=(done, _NOT_MOVING), new_host=where.host)
     if where.refusal:
-        return _failed("LiveMigrationFailed", where.refusal)
+        return _fail_verdict("LiveMigrationFailed", where.refusal)
     since = as_instant(progress.last_transition_time) if progress.last_transition_time is not None else now
     if now - since > MOVE_LIMIT_S:
-        return _failed("LiveMigrationFailed", f"the VM has not moved within {MOVE_LIMIT_S:g} s")
+        return _fail_verdict("LiveMigrationFailed", f"the VM has not moved within {MOVE_LIMIT_S:g} s")
     return DeschedulingVerdict(again_s=POLL_S)
 
 
 _NOT_MOVING: Final = Condition(type="InProgress", status="False", reason="Ended")
 
 
-def _failed(reason: str, message: str) -> DeschedulingVerdict:
+def _fail_verdict(reason: str, message: str) -> DeschedulingVerdict:
     failed = Condition(type="Ready", status="False", reason=reason, message=message)
     return DeschedulingVerdict(action="write", conditions=(failed, _NOT_MOVING))
 
@@ -162,42 +163,38 @@ class DeschedulingController:
         if record is None:
             return None
         try:
-            verdict = self._judge(record, await self._locate(record))
+            mover, known = self._moves.get(record.spec.ref_type), frozenset(self._moves)
+            where = None
+            if mover is not None and record.spec.ref:
+                where = await mover.locate(record.spec.ref, record.metadata.uid)
+            verdict = judge_descheduling(record, where, self._clock.now(), dry_run=self._dry_run, known=known)
         except OutliveError as error:
-            progress = condition(record.status.conditions, "InProgress")
+            progress = find_condition(record.status.conditions, "InProgress")
             if progress is None or progress.status != "True":
                 raise
-            verdict = _failed("GetVMStatusFailed", str(error))
+            verdict = _fail_verdict("GetVMStatusFailed", str(error))
         match verdict.action:
             case "delete":
-                await self._delete(record)
+                try:
+                    await self._store.delete(record.ref, uid=record.metadata.uid)
+                except (Conflict, NotFound):
+                    _log.debug("descheduler.record_gone", vm=record.spec.ref)
+                else:
+                    self._records.note_deleted(record.ref)
                 return None
             case "write":
                 await self._write(record, verdict)
             case "migrate":
-                await self._migrate(await self._write(record, verdict))
+                record, spec = await self._write(record, verdict), record.spec
+                try:
+                    await self._moves[spec.ref_type].migrate(spec.ref, record.metadata.uid)
+                except OutliveError as error:
+                    await self._write(record, _fail_verdict("LiveMigrationFailed", str(error)))
+                else:
+                    _log.info("descheduler.moves", vm=spec.ref, hypervisor=spec.prev_host, why=spec.reason)
             case "nothing":
                 pass
         return Requeue(verdict.again_s) if verdict.again_s else None
-
-    def _judge(self, record: Descheduling, where: VmLocation | None) -> DeschedulingVerdict:
-        known = frozenset(self._moves)
-        return judge_descheduling(record, where, self._clock.now(), dry_run=self._dry_run, known=known)
-
-    async def _locate(self, record: Descheduling) -> VmLocation | None:
-        mover = self._moves.get(record.spec.ref_type)
-        if mover is None or not record.spec.ref:
-            return None
-        return await mover.locate(record.spec.ref, record.metadata.uid)
-
-    async def _migrate(self, record: Descheduling) -> None:
-        spec = record.spec
-        try:
-            await self._moves[spec.ref_type].migrate(spec.ref, record.metadata.uid)
-        except OutliveError as error:
-            await self._write(record, _failed("LiveMigrationFailed", str(error)))
-        else:
-            _log.info("descheduler.moves", vm=spec.ref, hypervisor=spec.prev_host, why=spec.reason)
 
     async def _write(self, record: Descheduling, verdict: DeschedulingVerdict) -> Descheduling:
         now, conditions = as_datetime(self._clock.now()), record.status.conditions
@@ -210,14 +207,6 @@ class DeschedulingController:
         self._records.note(written, replaced=record.metadata.resource_version)
         return written
 
-    async def _delete(self, record: Descheduling) -> None:
-        try:
-            await self._store.delete(record.ref, uid=record.metadata.uid)
-        except (Conflict, NotFound):
-            _log.debug("descheduler.record_gone", vm=record.spec.ref)
-        else:
-            self._records.note_gone(record.ref)
-
 
 class Descheduler:
     """Has the detectors look every minute. ``kind_of``: what kind of VM that is."""
@@ -226,7 +215,7 @@ class Descheduler:
         self,
         store: Store,
         pipelines: Callable[[], Sequence[BuiltPipeline]],
-        records: Records,
+        records: KnowledgeRecords,
         moves: Mapping[str, VmMoves],
         kind_of: Callable[[str], str],
         existing: Callable[[str], Descheduling | None],
@@ -243,38 +232,54 @@ class Descheduler:
         self._existing = existing
         self._clock = clock
         self._random = random
-        self._step_seconds = metrics.histogram(
+        self._step_seconds = metrics.add_histogram(
             "detector_pipeline_step_run_duration_seconds", "Time of a detector", ("step",)
         )
-        self._detections = metrics.gauge("detector_pipeline_step_detections", "VMs that a detector found", ("step",))
-        self._run_seconds = metrics.histogram("detector_pipeline_run_duration_seconds", "Time of a look", ("error",))
+        self._detections = metrics.add_gauge(
+            "detector_pipeline_step_detections", "VMs that a detector found", ("step",)
+        )
+        self._run_seconds = metrics.add_histogram(
+            "detector_pipeline_run_duration_seconds", "Time of a look", ("error",)
+        )
 
     async def run(self) -> None:
         """Look until cancelled; what fails is looked at again a minute later."""
-        while True:
-            await self._clock.sleep(LOOK_S * self._random.uniform(0.9, 1.1))
-            start, failed = self._clock.monotonic(), False
-            try:
-                await self.look()
-            except OutliveError as error:
-                failed = True
-                _log.warning("descheduler.look_failed", error=str(error))
-            self._run_seconds.labels(str(failed).lower()).observe(self._clock.monotonic() - start)
+        await Periodic(
+            self._detect, lambda: LOOK_S * self._random.uniform(0.9, 1.1), clock=self._clock, wait_first=True
+        ).run()
 
-    async def look(self) -> int:
+    async def _detect(self) -> None:
+        start, failed = self._clock.monotonic(), False
+        try:
+            await self.detect_once()
+        except OutliveError as error:
+            failed = True
+            _log.warning("descheduler.look_failed", error=str(error))
+        self._run_seconds.labels(str(failed).lower()).observe(self._clock.monotonic() - start)
+
+    async def detect_once(self) -> int:
         """Record the VMs that should leave their hosts; how many there were. Errors of a port end the look."""
         made = 0
         for one in self.detect():
             if made >= CREATED_LIMIT:
                 break
-            if self._existing(object_name(one.vm)) is not None:
+            name = object_name(one.vm)
+            if self._existing(name) is not None:
                 continue
             kind = self._kind_of(one.vm)
             mover = self._moves.get(kind)
-            if mover is not None and moves_in_a_circle(await mover.moves(one.vm)):
+            if mover is not None and moves_in_a_circle(await mover.list_moves(one.vm)):
                 _log.info("descheduler.circle", vm=one.vm, hypervisor=one.host)
                 continue
-            made += await self._record(one, kind)
+            spec = DeschedulingSpec(
+                ref=one.vm, ref_type=kind, prev_host=one.host, prev_host_type=HOST_TYPES[kind], reason=one.reason
+            )
+            try:
+                await self._store.create(Descheduling(metadata=ObjectMeta(name=name), spec=spec))
+            except AlreadyExists:
+                continue
+            _log.info("descheduler.found", vm=one.vm, hypervisor=one.host, why=one.reason)
+            made += 1
         return made
 
     def detect(self) -> tuple[Detection, ...]:
@@ -291,15 +296,4 @@ class Descheduler:
                 self._step_seconds.labels(bound.step.name).observe(self._clock.monotonic() - start)
                 self._detections.labels(bound.step.name).set(len(detections))
                 found.append((bound.step.name, detections))
-        return joined(found)
-
-    async def _record(self, found: Detection, kind: str) -> int:
-        spec = DeschedulingSpec(
-            ref=found.vm, ref_type=kind, prev_host=found.host, prev_host_type=HOST_TYPES[kind], reason=found.reason
-        )
-        try:
-            await self._store.create(Descheduling(metadata=ObjectMeta(name=object_name(found.vm)), spec=spec))
-        except AlreadyExists:
-            return 0
-        _log.info("descheduler.found", vm=found.vm, hypervisor=found.host, why=found.reason)
-        return 1
+        return merge_detections(found)

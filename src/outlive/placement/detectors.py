@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from outlive.placement.records import CPU_STEAL, CpuSteal, Records
-from outlive.placement.steps import Step
+from outlive.placement.records import CPU_STEAL, CpuSteal, KnowledgeRecords
+from outlive.placement.steps import PipelineStep
 
 
 class Detection(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -23,18 +23,18 @@ class Detection(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reason: str
 
 
-class Move(msgspec.Struct, frozen=True, rename="camel"):
+class CompletedMove(msgspec.Struct, frozen=True, rename="camel"):
     """A move of a VM that has been made."""
 
     source: str
     target: str
 
 
-class Detector(Step):
+class Detector(PipelineStep):
     """Finds VMs."""
 
     @abstractmethod
-    def detect(self, records: Records) -> Sequence[Detection]:
+    def detect(self, records: KnowledgeRecords) -> Sequence[Detection]:
         """The VMs that should leave their hosts; any order, each once."""
 
 
@@ -57,7 +57,7 @@ class AvoidHighSteal(Detector):
     params_type = StealParams
     needs = CPU_STEAL
 
-    def detect(self, records: Records) -> Sequence[Detection]:
+    def detect(self, records: KnowledgeRecords) -> Sequence[Detection]:
         """The VMs above the threshold."""
         limit = self.params.max_steal_pct_over_observed_time_span
         if limit <= 0:
@@ -68,7 +68,7 @@ class AvoidHighSteal(Detector):
                 host=one.host,
                 reason=f"others took {one.max_steal_time_pct:.1f} % of its processor time, more than {limit:g} %",
             )
-            for one in records.of(CPU_STEAL, CpuSteal)
+            for one in records.records_of(CPU_STEAL, CpuSteal)
             if one.max_steal_time_pct > limit
         ]
 
@@ -76,7 +76,7 @@ class AvoidHighSteal(Detector):
 DETECTORS: Final[tuple[type[Detector], ...]] = (AvoidHighSteal,)
 
 
-def joined(found: Iterable[tuple[str, Sequence[Detection]]]) -> tuple[Detection, ...]:
+def merge_detections(found: Iterable[tuple[str, Sequence[Detection]]]) -> tuple[Detection, ...]:
     """One detection for each VM, by name: the reasons of all steps in the order of their names.
 
     A VM that two steps see on different hosts is left out: one of them is out of date.
@@ -92,7 +92,7 @@ def joined(found: Iterable[tuple[str, Sequence[Detection]]]) -> tuple[Detection,
     )
 
 
-def moves_in_a_circle(moves: Sequence[Move]) -> bool:
+def moves_in_a_circle(moves: Sequence[CompletedMove]) -> bool:
     """Whether a VM has come back to a host where it was: its moves, the oldest first."""
     visited = {moves[0].source} if moves else set()
     for move in moves:

@@ -29,10 +29,10 @@ class Domains:
         if domain and project and (project in self._of_project or len(self._of_project) < PROJECTS_LIMIT):
             self._of_project[project] = domain
 
-    def name(self, domain: str) -> str:
+    def name_of(self, domain: str) -> str:
         """The name of a domain; empty where it is not known."""
         return self._names.get(domain, "")
 
-    def of_project(self, project: str) -> str:
+    def domain_of_project(self, project: str) -> str:
         """The name of a project's domain; empty where it is not known."""
         return self._names.get(self._of_project.get(project, ""), "")

@@ -12,9 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput
-from outlive.base.logging import get_logger
+from outlive.base import BadInput, Clock, get_logger
 from outlive.placement.columns import BoolVector, FloatVector, Rows
 from outlive.placement.errors import (
     GatheringRefused,
@@ -29,7 +27,7 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import BoundFilter, BoundWeigher, BuiltPipeline, PipelineTable
 from outlive.placement.ranking import Ranking, StepTrace, best_first, host_hashes, squash, tie_keys
 from outlive.placement.request import FAILOVER_SEARCH, HYPERVISOR_TYPE, Intent, PlacementRequest
-from outlive.placement.steps import Reason, Run
+from outlive.placement.steps import PipelineRun, StepRefusal
 from outlive.placement.weighers import own_slot_rows
 
 __all__ = ["Engine", "Ranking"]
@@ -59,15 +57,15 @@ class Engine:
         ``RunRefused`` when the request as a whole cannot be answered: contradictory options, no such
         pipeline, or candidates that the pipeline may not gather.
         """
-        started = self._now()
-        pipeline = self.pipeline(request)
+        started = self._monotonic_now()
+        pipeline = self.select_pipeline(request)
         run = self.start(request, pipeline)
         start = np.flatnonzero(run.candidates)
-        raw = self._incoming(run, start, pipeline)
+        raw = self._incoming_weights(run, start, pipeline)
         traces: list[StepTrace] = []
-        rejected: dict[str, Reason] = {}
-        begun = self._now()
-        for bound in self.filters(request, pipeline):
+        rejected: dict[str, StepRefusal] = {}
+        begun = self._monotonic_now()
+        for bound in self.select_filters(request, pipeline):
             traces.append(self._filter(run, bound, rejected if why else None, begun))
             begun += traces[-1].seconds
         at = np.flatnonzero(run.candidates)
@@ -77,7 +75,7 @@ class Engine:
             everywhere = np.zeros(run.length)
             everywhere[start] = normalized
             total = everywhere[at]
-        begun = self._now()
+        begun = self._monotonic_now()
         for weigher in pipeline.weighers:
             if not len(at):
                 break
@@ -86,7 +84,7 @@ class Engine:
             begun += trace.seconds
             if trace.rejected_all:
                 if why and trace.error is not None:
-                    rejected.update({run.name(int(one)): trace.error for one in at})
+                    rejected.update({run.name_at(int(one)): trace.error for one in at})
                 at, total = at[:0], total[:0]
             elif trace.scores is not None:
                 bounded = squash(trace.scores)
@@ -104,12 +102,12 @@ class Engine:
             out=total[order],
             traces=tuple(traces),
             rejected=rejected,
-            seconds=self._now() - started,
+            seconds=self._monotonic_now() - started,
         )
 
     # -- before the steps ------------------------------------------------------------------------------
 
-    def pipeline(self, request: PlacementRequest) -> BuiltPipeline:
+    def select_pipeline(self, request: PlacementRequest) -> BuiltPipeline:
         """The pipeline of a request whose options are consistent; ``RunRefused`` otherwise."""
         try:
             request.options.check()
@@ -119,7 +117,7 @@ class Engine:
             raise RunRefused("there is not one weight for each host", place="weights", remedy="give all or none")
         pipeline = self.pipelines.get(request.pipeline)
         if pipeline is None:
-            if isinstance(self.pipelines, PipelineTable) and self.pipelines.broken(request.pipeline):
+            if isinstance(self.pipelines, PipelineTable) and self.pipelines.is_broken(request.pipeline):
                 raise PipelineNotReady(
                     f"pipeline {request.pipeline!r} is not ready", remedy="see its condition Ready for the failing step"
                 )
@@ -127,7 +125,7 @@ class Engine:
             raise UnknownPipeline(f"pipeline {request.pipeline!r} is not known", remedy=f"known are: {known}")
         return pipeline
 
-    def filters(self, request: PlacementRequest, pipeline: BuiltPipeline) -> tuple[BoundFilter, ...]:
+    def select_filters(self, request: PlacementRequest, pipeline: BuiltPipeline) -> tuple[BoundFilter, ...]:
         """The pipeline's filters; a search for a slot passes both on tenants where one of them is listed.
 
         Otherwise a slot could be made on a host that its VM may not use (docs/reference/placement.md#tenants-of-slots).
@@ -139,7 +137,7 @@ class Engine:
     def external_domain(self, project: str) -> str:
         """The name of a project's domain, if some pipeline gives that domain only hosts that are set aside; else, and
         where the domain is not known, nothing."""
-        domain = self.fleet.domains.of_project(project)
+        domain = self.fleet.domains.domain_of_project(project)
         return domain if domain and any(self.sets_aside(name, domain) for name in self.pipelines) else ""
 
     def sets_aside(self, pipeline: str, domain: str = "") -> bool:
@@ -159,7 +157,7 @@ class Engine:
         validation = request.intent is Intent.EVACUATE and request.options.read_only and bool(request.hosts)
         return not validation
 
-    def start(self, request: PlacementRequest, pipeline: BuiltPipeline) -> Run:
+    def start(self, request: PlacementRequest, pipeline: BuiltPipeline) -> PipelineRun:
         """The run with its candidates."""
         fleet = self.fleet
         if self.gathers(request, pipeline):
@@ -170,35 +168,37 @@ class Engine:
                     remedy=f"set extra spec {HYPERVISOR_TYPE} to QEMU or CH",
                 )
         elif request.hosts is not None:
-            extra, mask = self._named(request.hosts)
-            return Run(fleet, request, self.settings, fleet.size, extra, mask, self._wall())
-        return Run(fleet, request, self.settings, fleet.size, {}, fleet.live.copy(), self._wall())
+            extra, mask = self._map_named_hosts(request.hosts)
+            return PipelineRun(fleet, request, self.settings, fleet.size, extra, mask, self._wall_time())
+        return PipelineRun(fleet, request, self.settings, fleet.size, {}, fleet.live.copy(), self._wall_time())
 
-    def _named(self, hosts: tuple[str, ...]) -> tuple[dict[str, int], BoolVector]:
+    def _map_named_hosts(self, hosts: tuple[str, ...]) -> tuple[dict[str, int], BoolVector]:
         """Hosts that nobody knows with the positions they get, and the mask of all named ones."""
         fleet = self.fleet
-        known = fleet.named(hosts)
+        known = fleet.mask_hosts(hosts)
         if np.count_nonzero(known) == len(hosts):
             return {}, known
-        strangers = dict.fromkeys(host for host in hosts if fleet.row(host) is None)
+        strangers = dict.fromkeys(host for host in hosts if fleet.find_row(host) is None)
         extra = {host: fleet.size + at for at, host in enumerate(strangers)}
         return extra, np.concatenate((known, np.ones(len(extra), dtype=np.bool_)))
 
-    def _incoming(self, run: Run, start: Rows, pipeline: BuiltPipeline) -> FloatVector:
+    def _incoming_weights(self, run: PipelineRun, start: Rows, pipeline: BuiltPipeline) -> FloatVector:
         """Weights that came with the request, zero where hosts were gathered."""
         request = run.request
         if not request.weights or request.hosts is None or self.gathers(request, pipeline):
             return np.zeros(len(start))
         weight_of = dict(zip(request.hosts, request.weights, strict=True))
-        return np.array([weight_of[run.name(int(at))] for at in start], dtype=np.float64)
+        return np.array([weight_of[run.name_at(int(at))] for at in start], dtype=np.float64)
 
     # -- steps -----------------------------------------------------------------------------------------
 
-    def _filter(self, run: Run, bound: BoundFilter, rejected: dict[str, Reason] | None, begun: float) -> StepTrace:
+    def _filter(
+        self, run: PipelineRun, bound: BoundFilter, rejected: dict[str, StepRefusal] | None, begun: float
+    ) -> StepTrace:
         """Narrow the run's candidates by one filter, which begins at ``begun``: when the one before it ended."""
         step, before = bound.step, run.candidates
-        events = tuple(step.events(run)) if step.counts_events else ()
-        error: Reason | None = None
+        events = tuple(step.collect_events(run)) if step.counts_events else ()
+        error: StepRefusal | None = None
         after = before
         if not step.skips(run):
             try:
@@ -207,28 +207,30 @@ class Engine:
                     raise StepFailed(f"answered for {len(mask)} hosts instead of {len(before)}", code="wrong-answer")
                 after = before & mask
             except STEP_ERRORS as failure:
-                error = self._failed(step.name, failure, bound.on_error)
-                after = run.nobody() if bound.on_error == "reject" else before
+                error = self._log_failure(step.name, failure, bound.on_error)
+                after = run.mask_none() if bound.on_error == "reject" else before
         if rejected is not None and after is not before:
             for at in np.flatnonzero(before & ~after):
-                host = run.name(int(at))
-                rejected[host] = error or step.check(run, host) or Reason(step.name, "rejected", "refused by the step")
+                host = run.name_at(int(at))
+                rejected[host] = (
+                    error or step.check(run, host) or StepRefusal(step.name, "rejected", "refused by the step")
+                )
         run.candidates = after
         return StepTrace(
             name=step.name,
             kind="filter",
             kept=after,
             removed=0 if after is before else int(np.count_nonzero(before)) - int(np.count_nonzero(after)),
-            seconds=self._now() - begun,
+            seconds=self._monotonic_now() - begun,
             error=error,
             rejected_all=error is not None and bound.on_error == "reject",
             events=events,
         )
 
-    def _weigh(self, run: Run, bound: BoundWeigher, at: Rows, begun: float) -> StepTrace:
+    def _weigh(self, run: PipelineRun, bound: BoundWeigher, at: Rows, begun: float) -> StepTrace:
         """Score the survivors by one weigher, which begins at ``begun``."""
         step = bound.step
-        error: Reason | None = None
+        error: StepRefusal | None = None
         scores: FloatVector | None = None
         if not step.skips(run):
             try:
@@ -236,7 +238,7 @@ class Engine:
                 if len(scores) != len(at) or not np.isfinite(scores).all():
                     raise StepFailed("did not score every host with a number", code="wrong-answer")
             except STEP_ERRORS as failure:
-                error, scores = self._failed(step.name, failure, bound.on_error), None
+                error, scores = self._log_failure(step.name, failure, bound.on_error), None
         return StepTrace(
             name=step.name,
             kind="weigher",
@@ -244,45 +246,47 @@ class Engine:
             scores=scores,
             multiplier=bound.multiplier,
             statistic=step.statistic,
-            seconds=self._now() - begun,
+            seconds=self._monotonic_now() - begun,
             error=error,
             rejected_all=error is not None and bound.on_error == "reject",
         )
 
     @staticmethod
-    def _failed(step: str, failure: Exception, on_error: str) -> Reason:
+    def _log_failure(step: str, failure: Exception, on_error: str) -> StepRefusal:
         code = failure.code if isinstance(failure, StepFailed) else "step-crashed"
         text = str(failure) if isinstance(failure, StepFailed) else f"{type(failure).__name__}: {failure}"
         _log.warning("placement.step_failed", step=step, code=code, error=text, on_error=on_error)
-        return Reason(step, code, text)
+        return StepRefusal(step, code, text)
 
     # -- after the steps -------------------------------------------------------------------------------
 
-    def _order(self, run: Run, at: Rows, total: FloatVector) -> Rows:
+    def _order(self, run: PipelineRun, at: Rows, total: FloatVector) -> Rows:
         """Indexes into ``at``: best first, own slots before all, only requested hosts, trimmed."""
         request, settings = run.request, self.settings
         if len(at) < 2:
             order: Rows = np.arange(len(at))
         else:
-            order = best_first(total, lambda which: self._keys(run, at[which]), lambda which: run.name(int(at[which])))
+            order = best_first(
+                total, lambda which: self._tie_keys(run, at[which]), lambda which: run.name_at(int(at[which]))
+            )
         if request.intent is Intent.EVACUATE and settings.own_slots_first and len(at) > 1:
-            own = np.isin(at, run.positions(own_slot_rows(self.fleet, request.resource_id)))[order]
+            own = np.isin(at, run.positions_of(own_slot_rows(self.fleet, request.resource_id)))[order]
             if own.any():
                 order = np.concatenate((order[own], order[~own]))
         if settings.nova_limit_hosts_to_request and request.hosts:
-            order = order[run.named(request.hosts)[at[order]]]
+            order = order[run.mask_hosts(request.hosts)[at[order]]]
         if request.options.max_candidates:
             order = order[: request.options.max_candidates]
         return order
 
-    def _keys(self, run: Run, at: Rows) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    def _tie_keys(self, run: PipelineRun, at: Rows) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
         hashes = self.fleet.columns.hashes
         if run.extra:
             hashes = np.concatenate((hashes, host_hashes(list(run.extra))))
         return tie_keys(run.request.resource_id, hashes[at])
 
-    def _now(self) -> float:
+    def _monotonic_now(self) -> float:
         return self._clock.monotonic() if self._clock is not None else 0.0
 
-    def _wall(self) -> float:
+    def _wall_time(self) -> float:
         return self._clock.now() if self._clock is not None else self._fixed_now

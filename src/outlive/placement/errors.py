@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from outlive.base.errors import BadInput, OutliveError
+from outlive.base import BadInput, OutliveError
 
 
 class StepFailed(OutliveError):

@@ -16,8 +16,7 @@ from typing import Annotated, Any, Final, Generic, NoReturn, TypeVar, cast
 
 import msgspec
 
-from outlive.base import limits
-from outlive.base.errors import OutliveError, Unavailable
+from outlive.base import OutliveError, Unavailable, limits
 from outlive.placement import shipped
 from outlive.placement.errors import BadRequest, RunRefused
 from outlive.placement.ranking import Ranking
@@ -27,16 +26,14 @@ from outlive.placement.request import (
     HYPERVISOR_TYPE,
     Destination,
     InstanceGroup,
-    Options,
+    PlacementOptions,
     PlacementRequest,
     hint_word,
     intent_of,
     readable_hints,
 )
 from outlive.placement.settings import MIB
-from outlive.resources import CPU, MEMORY, Amounts
-from outlive.resources.meta import object_name
-from outlive.resources.reservations import ReservationType
+from outlive.resources import CPU, MEMORY, Amounts, ReservationType, object_name
 
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -171,13 +168,6 @@ class NamedHosts(msgspec.Struct, frozen=True):
     renamed: dict[str, str]
     """Object → Nova's name, where they differ."""
 
-    @classmethod
-    def named_by_nova(cls, nova: tuple[str, ...]) -> NamedHosts:
-        """The same hosts under both names."""
-        objects = host_names(nova)
-        renamed = {ours: theirs for ours, theirs in zip(objects, nova, strict=True) if ours != theirs}
-        return cls(nova, objects if renamed else nova, renamed)
-
 
 def source_names(request: PlacementRequest, hosts: Iterable[str]) -> tuple[str, ...]:
     """The names that the source of these hosts has for them, which is ``host_names`` backwards."""
@@ -197,7 +187,7 @@ class HostLists:
     def __init__(self) -> None:
         self._known: deque[tuple[bytes, NamedHosts]] = deque(maxlen=LISTS_KEPT)
 
-    def names(self, raw: bytes) -> NamedHosts:
+    def decode_names(self, raw: bytes) -> NamedHosts:
         """The distinct hosts of a list in order; errors of the decoder."""
         for known, hosts in self._known:
             if known == raw:
@@ -208,7 +198,9 @@ class HostLists:
             if None in found
             else cast("tuple[str, ...]", tuple(found))
         )
-        hosts = NamedHosts.named_by_nova(names)
+        objects = host_names(names)
+        renamed = {ours: theirs for ours, theirs in zip(objects, names, strict=True) if ours != theirs}
+        hosts = NamedHosts(names, objects if renamed else names, renamed)
         if len(raw) <= LIST_BYTES:
             self._known.appendleft((raw, hosts))
         return hosts
@@ -233,15 +225,15 @@ def decode_request(body: bytes, lists: HostLists | None = None) -> PlacementRequ
     """
     try:
         message = _request_decoder.decode(body)
-        names = (lists or HostLists()).names(bytes(message.hosts))
+        names = (lists or HostLists()).decode_names(bytes(message.hosts))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(
             f"failed to decode request body: {error}", remedy="see docs/reference/placement.md#wire"
         ) from None
-    spec = _data(message.spec) or WireSpec()
-    flavor = _data(spec.flavor) or WireFlavor()
+    spec = _unwrap(message.spec) or WireSpec()
+    flavor = _unwrap(spec.flavor) or WireFlavor()
     extra_specs = flavor.extra_specs or {}
-    weights = _aligned(names.nova, message.weights or {})
+    weights = _align_weights(names.nova, message.weights or {})
     hints = readable_hints(spec.scheduler_hints)
     context = message.context or WireContext()
     return PlacementRequest(
@@ -258,14 +250,14 @@ def decode_request(body: bytes, lists: HostLists | None = None) -> PlacementRequ
         hints=hints,
         ignore_hosts=host_names(spec.ignore_hosts or ()),
         force_hosts=None if spec.force_hosts is None else host_names(spec.force_hosts),
-        destination=_destination(_data(spec.requested_destination)),
-        group=_group(_data(spec.instance_group)),
-        image_properties=_image_properties(_data(spec.image)),
+        destination=_to_destination(_unwrap(spec.requested_destination)),
+        group=_to_group(_unwrap(spec.instance_group)),
+        image_properties=_image_properties(_unwrap(spec.image)),
         hosts=names.objects,
         renamed_hosts=names.renamed,
         weights=weights,
         pipeline=message.pipeline or infer_pipeline(extra_specs),
-        options=_options(message.options or WireOptions()),
+        options=_to_options(message.options or WireOptions()),
         request_id=context.request_id or "",
         global_request_id=context.global_request_id or "",
     )
@@ -292,11 +284,11 @@ def infer_pipeline(extra_specs: Mapping[str, str]) -> str:
     return shipped.GENERAL_PURPOSE if kind in _KVM else shipped.VMWARE_GENERAL_PURPOSE
 
 
-def _data(wrapped: Wrapped[T] | None) -> T | None:
+def _unwrap(wrapped: Wrapped[T] | None) -> T | None:
     return wrapped.data if wrapped is not None else None
 
 
-def _aligned(hosts: tuple[str, ...], weights: Mapping[str, float]) -> tuple[float, ...]:
+def _align_weights(hosts: tuple[str, ...], weights: Mapping[str, float]) -> tuple[float, ...]:
     """The weights of the hosts, by Nova's names; none when all are zero."""
     if hosts == tuple(weights):
         aligned = tuple(weights.values())  # as Nova sends it
@@ -315,24 +307,24 @@ def _aligned(hosts: tuple[str, ...], weights: Mapping[str, float]) -> tuple[floa
     return aligned
 
 
-def _destination(data: WireDestination | None) -> Destination | None:
+def _to_destination(data: WireDestination | None) -> Destination | None:
     if data is None:
         return None
     return Destination(host=host_names((data.host or "",))[0], aggregates=tuple(data.aggregates or ()))
 
 
-def _group(data: WireGroup | None) -> InstanceGroup | None:
+def _to_group(data: WireGroup | None) -> InstanceGroup | None:
     if data is None:
         return None
     return InstanceGroup(
         policy=data.policy or "",
         members=tuple(data.members or ()),
         hosts=host_names(data.hosts or ()),
-        max_server_per_host=_limit((data.rules or {}).get("max_server_per_host")),
+        max_server_per_host=_parse_limit((data.rules or {}).get("max_server_per_host")),
     )
 
 
-def _limit(value: Any) -> int:
+def _parse_limit(value: Any) -> int:
     """A positive whole number, however it was written; anything else is one."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return 1
@@ -344,12 +336,12 @@ def _limit(value: Any) -> int:
 
 
 def _image_properties(image: WireImage | None) -> dict[str, Any]:
-    properties = _data(image.properties) if image is not None else None
+    properties = _unwrap(image.properties) if image is not None else None
     return properties or {}
 
 
-def _options(options: WireOptions) -> Options:
-    return Options(
+def _to_options(options: WireOptions) -> PlacementOptions:
+    return PlacementOptions(
         read_only=bool(options.read_only),
         assume_empty_hosts=bool(options.assume_empty_hosts),
         lock_reservations=bool(options.lock_reservations),
@@ -372,7 +364,7 @@ def answer(ranking: Ranking, hosts: bytes) -> ExternalAnswer:
     return ExternalAnswer(status=200, body=msgspec.json.encode({"hosts": [], "reason": refusal}))
 
 
-def refusal(error: OutliveError) -> ExternalAnswer:
+def render_refusal(error: OutliveError) -> ExternalAnswer:
     """The answer to a call that could not be carried out."""
     status = error.status if isinstance(error, RunRefused) else 500
     message = error.message if status != 500 else f"failed to process scheduling decision: {error.message}"
@@ -397,7 +389,7 @@ def encode_request(request: PlacementRequest, candidates: tuple[str, ...] | None
     weights = request.weights or (0.0,) * len(hosts)
     document: dict[str, Any] = {
         "spec": {"nova_object.data": _spec_document(request)},
-        "context": _filled(
+        "context": _drop_empty(
             {
                 "project_id": request.caller_project or request.project,
                 "request_id": request.request_id,
@@ -405,7 +397,9 @@ def encode_request(request: PlacementRequest, candidates: tuple[str, ...] | None
             }
         ),
         "hosts": [{"host": host, "hypervisor_hostname": ""} for host in hosts],
-        "weights": {host: _number(weight) for host, weight in zip(hosts, weights, strict=True)},
+        "weights": {
+            host: int(weight) if weight.is_integer() else weight for host, weight in zip(hosts, weights, strict=True)
+        },
         "pipeline": request.pipeline,
         "options": request.options,
     }
@@ -415,7 +409,7 @@ def encode_request(request: PlacementRequest, candidates: tuple[str, ...] | None
 def _spec_document(request: PlacementRequest) -> dict[str, Any]:
     word = hint_word(request.intent)
     hints = {**({CHECK_TYPE_HINT: word} if word is not None else {}), **request.hints}
-    spec = _filled(
+    spec = _drop_empty(
         {
             "instance_uuid": request.resource_id,
             "project_id": request.project,
@@ -429,50 +423,44 @@ def _spec_document(request: PlacementRequest) -> dict[str, Any]:
     if request.force_hosts is not None:
         spec["force_hosts"] = source_names(request, request.force_hosts)
     spec["scheduler_hints"] = hints
-    spec["flavor"] = {"nova_object.data": _flavor_document(request)}
-    if request.image_properties:
-        spec["image"] = {"nova_object.data": {"properties": {"nova_object.data": request.image_properties}}}
-    if request.destination is not None:
-        (host,) = source_names(request, [request.destination.host])
-        where = {"host": host, "aggregates": request.destination.aggregates}
-        spec["requested_destination"] = {"nova_object.data": _filled(where)}
-    if request.group is not None:
-        group = request.group
-        hosts = source_names(request, group.hosts)
-        members = {"policy": group.policy, "members": group.members, "hosts": hosts}
-        rules = {"_rules": {"max_server_per_host": group.max_server_per_host}}
-        spec["instance_group"] = {"nova_object.data": {**_filled(members), **rules}}
-    return spec
-
-
-def _flavor_document(request: PlacementRequest) -> dict[str, Any]:
-    """Sizes in the wire's units, rounded up."""
-    return {
+    flavor = {
         "name": request.flavor_name,
         "memory_mb": -(-request.need.memory_bytes // MIB),
         "vcpus": -(-request.need.cpu_milli // 1000),
         "extra_specs": request.extra_specs,
     }
+    spec["flavor"] = {"nova_object.data": flavor}
+    if request.image_properties:
+        spec["image"] = {"nova_object.data": {"properties": {"nova_object.data": request.image_properties}}}
+    if request.destination is not None:
+        (host,) = source_names(request, [request.destination.host])
+        where = {"host": host, "aggregates": request.destination.aggregates}
+        spec["requested_destination"] = {"nova_object.data": _drop_empty(where)}
+    if request.group is not None:
+        group = request.group
+        hosts = source_names(request, group.hosts)
+        members = {"policy": group.policy, "members": group.members, "hosts": hosts}
+        rules = {"_rules": {"max_server_per_host": group.max_server_per_host}}
+        spec["instance_group"] = {"nova_object.data": {**_drop_empty(members), **rules}}
+    return spec
 
 
-def _filled(members: dict[str, Any]) -> dict[str, Any]:
+def _drop_empty(members: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value}
-
-
-def _number(weight: float) -> int | float:
-    return int(weight) if weight.is_integer() else weight
 
 
 def decode_answer(status: int, body: bytes) -> tuple[str, ...]:
     """The hosts of another scheduler's answer, by the names of their objects; ``Unavailable`` carries what it said
     instead."""
     if status != 200:
-        _not_answered(f"the scheduler answered {status}: {body[: limits.ERROR_BODY_BYTES].decode(errors='replace')}")
+        _raise_unanswered(
+            f"the scheduler answered {status}: {body[: limits.ERROR_BODY_BYTES].decode(errors='replace')}"
+        )
     try:
         return host_names(_answer_decoder.decode(body).hosts or ())
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        _not_answered(f"the scheduler's answer cannot be read: {error}")
+        _raise_unanswered(f"the scheduler's answer cannot be read: {error}")
 
 
-def _not_answered(message: str) -> NoReturn:
+def _raise_unanswered(message: str) -> NoReturn:
     raise Unavailable(message, remedy="see the scheduler's log under the request id")

@@ -7,7 +7,7 @@ from typing import Final
 
 from outlive.placement.request import HYPERVISOR_TYPE
 from outlive.placement.settings import MIB
-from outlive.resources import Flavor, FlavorGroupSpec, FlavorSpec, GroupFlavor
+from outlive.resources import Flavor, FlavorGroupSpec, GroupFlavor
 
 _KVM: Final = frozenset({"qemu", "ch"})
 
@@ -21,9 +21,32 @@ def flavor_groups(
         specs = flavor.spec.extra_specs
         name = next((specs[key] for key in keys if specs.get(key)), "")
         if name and specs.get(HYPERVISOR_TYPE, "").lower() in _KVM:
-            members.setdefault(name, []).append(_member(flavor.spec))
-    groups = (_group(name, members[name]) for name in sorted(members))
-    return tuple(group for group in groups if is_valid(group))
+            member = GroupFlavor(
+                name=flavor.spec.flavor_name,
+                vcpus=-(-flavor.spec.resources.cpu_milli // 1000),
+                memory_mb=-(-flavor.spec.resources.memory_bytes // MIB),
+                disk_gb=flavor.spec.disk_gib,
+                ephemeral_gb=flavor.spec.ephemeral_gib,
+                extra_specs=dict(sorted(specs.items())),
+            )
+            members.setdefault(name, []).append(member)
+    groups = []
+    for name in sorted(members):
+        ordered = tuple(sorted(members[name], key=lambda f: (-f.memory_mb, -f.vcpus, f.name)))
+        ratios = [flavor.memory_mb // flavor.vcpus for flavor in ordered if flavor.vcpus > 0]
+        low, high = (min(ratios), max(ratios)) if ratios else (None, None)
+        group = FlavorGroupSpec(
+            group_name=name,
+            flavors=ordered,
+            largest_flavor=ordered[0],
+            smallest_flavor=ordered[-1],
+            ram_core_ratio=low if low == high else None,
+            ram_core_ratio_min=None if low == high else low,
+            ram_core_ratio_max=None if low == high else high,
+        )
+        if is_valid(group):
+            groups.append(group)
+    return tuple(groups)
 
 
 def is_valid(group: FlavorGroupSpec) -> bool:
@@ -36,33 +59,6 @@ def is_valid(group: FlavorGroupSpec) -> bool:
     else:
         consistent = low is not None and high is not None and low < high
     return consistent and group.smallest_flavor.memory_mb > 0
-
-
-def _group(name: str, flavors: list[GroupFlavor]) -> FlavorGroupSpec:
-    ordered = tuple(sorted(flavors, key=lambda f: (-f.memory_mb, -f.vcpus, f.name)))
-    ratios = [flavor.memory_mb // flavor.vcpus for flavor in ordered if flavor.vcpus > 0]
-    low, high = (min(ratios), max(ratios)) if ratios else (None, None)
-    fixed = low == high
-    return FlavorGroupSpec(
-        group_name=name,
-        flavors=ordered,
-        largest_flavor=ordered[0],
-        smallest_flavor=ordered[-1],
-        ram_core_ratio=low if fixed else None,
-        ram_core_ratio_min=None if fixed else low,
-        ram_core_ratio_max=None if fixed else high,
-    )
-
-
-def _member(spec: FlavorSpec) -> GroupFlavor:
-    return GroupFlavor(
-        name=spec.flavor_name,
-        vcpus=-(-spec.resources.cpu_milli // 1000),
-        memory_mb=-(-spec.resources.memory_bytes // MIB),
-        disk_gb=spec.disk_gib,
-        ephemeral_gb=spec.ephemeral_gib,
-        extra_specs=dict(sorted(spec.extra_specs.items())),
-    )
 
 
 def groups_by_flavor(groups: Iterable[FlavorGroupSpec]) -> dict[str, FlavorGroupSpec]:

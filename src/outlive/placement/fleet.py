@@ -25,7 +25,7 @@ from outlive.placement.domains import Domains
 from outlive.placement.ledger import Ledger
 from outlive.placement.pending import Change, PendingChanges
 from outlive.placement.quota import Quotas
-from outlive.placement.records import Records
+from outlive.placement.records import KnowledgeRecords
 from outlive.placement.request import Intent
 from outlive.placement.reservations import CapacityQuery, arrival_host, awaited_vm, blocked_hosts, has_landed
 from outlive.placement.rules import HostFacts, facts_of
@@ -40,7 +40,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound=np.generic)
 
 
-class Remembered(Generic[T]):
+class RevisionCache(Generic[T]):
     """Answers by key for as long as a revision lasts, the last ``limit`` of them."""
 
     def __init__(self, limit: int) -> None:
@@ -70,14 +70,14 @@ class Fleet:
         self.columns = Columns()
         self.static_revision = 0
         self.figures_revision = 0
-        self._masks: Remembered[BoolVector] = Remembered(self.settings.mask_cache)
-        self._verdicts: Remembered[list[bool]] = Remembered(self.settings.mask_cache)
-        self._base: Remembered[IntVector] = Remembered(_AVAILABLE_KEPT)
-        self._available: Remembered[IntVector] = Remembered(_AVAILABLE_KEPT)
-        self._sizes: Remembered[tuple[FloatVector, BoolVector]] = Remembered(_SIZES_KEPT)
-        self._overbooked: Remembered[dict[str, int]] = Remembered(_OVERBOOKED_KEPT)
+        self._masks: RevisionCache[BoolVector] = RevisionCache(self.settings.mask_cache)
+        self._verdicts: RevisionCache[list[bool]] = RevisionCache(self.settings.mask_cache)
+        self._base: RevisionCache[IntVector] = RevisionCache(_AVAILABLE_KEPT)
+        self._available: RevisionCache[IntVector] = RevisionCache(_AVAILABLE_KEPT)
+        self._sizes: RevisionCache[tuple[FloatVector, BoolVector]] = RevisionCache(_SIZES_KEPT)
+        self._overbooked: RevisionCache[dict[str, int]] = RevisionCache(_OVERBOOKED_KEPT)
         self._named: tuple[Sequence[str], int, BoolVector] | None = None
-        """What ``named`` was asked last, when, and its answer."""
+        """What ``mask_hosts`` was asked last, when, and its answer."""
         self._facts: list[HostFacts] = []
         """The facts of each class; some may be nobody's any more."""
         self._class_of: dict[HostFacts, int] = {}
@@ -98,20 +98,20 @@ class Fleet:
         """What projects may still use."""
         self.domains = Domains()
         """Whose domain has which name."""
-        self.records = Records()
+        self.records = KnowledgeRecords()
         """What somebody has extracted about hosts and VMs."""
 
     # -- changes ---------------------------------------------------------------------------------------
 
     def upsert_host(self, host: Hypervisor) -> None:
         """The host exists and looks like this now."""
-        row = self._row(host.name)
+        row = self._ensure_row(host.name)
         status = host.status
         self._hosts[row] = host
         self._add_resources(status.capacity, status.effective_capacity, status.allocation)
         self.columns.set_amounts(row, host)
         self._set_instances(row, frozenset(instance.id for instance in status.instances))
-        number = self._class(facts_of(host))
+        number = self._ensure_class(facts_of(host))
         if self.columns.classes[row] != number:
             self.columns.set_class(row, number)
             self.static_revision += 1
@@ -119,7 +119,7 @@ class Fleet:
 
     def remove_host(self, name: str) -> None:
         """The host is gone; reservations on it stay."""
-        row = self.row(name)
+        row = self.find_row(name)
         if row is None:
             return
         self._hosts[row] = None
@@ -154,30 +154,35 @@ class Fleet:
 
     def settle_all(self, by: Hashable) -> None:
         """Forget everything that somebody decided."""
-        for name in self._pending.names(by):
+        for name in self._pending.decided_names(by):
             self.settle(name, by)
 
     def counted_reservation(self, name: str) -> Reservation | None:
         """A reservation as it counts: as the store shows it, with what is decided about it."""
-        entry = self.ledger.entry(name)
+        entry = self.ledger.find_entry(name)
         return None if entry is None else entry.reservation
 
     def _count(self, name: str) -> None:
         shown = self._shown.get(name)
         wanted = self._pending.apply(name, shown) if name in self._pending else shown
-        if wanted is None:
-            self._drop_reservation(name)
-        else:
+        if wanted is not None:
             self._put_reservation(wanted)
+            return
+        self.quotas.release(name)
+        entry = self.ledger.drop(name)
+        if entry is not None:
+            for row in entry.rows:
+                self._forget_row(row)
+            self._update_expecting_slots(entry.reservation)
 
     def _put_reservation(self, reservation: Reservation) -> None:
         self._add_resources(reservation.spec.resources)
         if reservation.spec.type == IN_FLIGHT:
             self.quotas.hold(reservation)
         hosts = blocked_hosts(reservation)
-        rows = tuple(self._row(host) for host in hosts)
+        rows = tuple(self._ensure_row(host) for host in hosts)
         host_row = self._rows[reservation.status.host] if reservation.status.host in hosts else -1
-        before = self.ledger.entry(reservation.name)
+        before = self.ledger.find_entry(reservation.name)
         arrival = arrival_host(reservation)
         landed = bool(arrival) and has_landed(reservation, self._instances[self._rows[arrival]])
         running = self._instances[host_row] if host_row >= 0 else frozenset[str]()
@@ -185,17 +190,9 @@ class Fleet:
         for row in before.rows if before is not None else ():
             self._forget_row(row)
         for one in (reservation, before.reservation) if before is not None else (reservation,):
-            self._put_slots_again(one)
+            self._update_expecting_slots(one)
 
-    def _drop_reservation(self, name: str) -> None:
-        self.quotas.release(name)
-        entry = self.ledger.drop(name)
-        for row in entry.rows if entry is not None else ():
-            self._forget_row(row)
-        if entry is not None:
-            self._put_slots_again(entry.reservation)
-
-    def _put_slots_again(self, room: Reservation) -> None:
+    def _update_expecting_slots(self, room: Reservation) -> None:
         """Commitment slots hold less while a VM that they are meant for has room in flight on their host."""
         details = room.spec.in_flight_reservation
         if room.spec.type == IN_FLIGHT and details is not None:
@@ -207,38 +204,38 @@ class Fleet:
     @property
     def names(self) -> tuple[str, ...]:
         """Known hosts, by name."""
-        return self._by_name()[0]
+        return self._view_by_name()[0]
 
     @property
     def index(self) -> Mapping[str, int]:
         """Name → position in ``names``."""
-        return self._by_name()[1]
+        return self._view_by_name()[1]
 
     @property
     def rows_by_name(self) -> Rows:
         """The row of each of ``names``."""
-        return self._by_name()[2]
+        return self._view_by_name()[2]
 
-    def free(self) -> NDArray[np.int64]:
+    def free_amounts(self) -> NDArray[np.int64]:
         """(hosts, 2): milli-cores and bytes left after allocations and all reservations; -1 where unknown."""
-        rows = self._by_name()[2]
-        left = self.available(_EVERYTHING)[:2, rows].T.copy()
-        base = self.base(ignore_allocations=False)[:2, rows].T
+        rows = self._view_by_name()[2]
+        left = self.available_amounts(_EVERYTHING)[:2, rows].T.copy()
+        base = self.base_free(ignore_allocations=False)[:2, rows].T
         left[left < 0] = 0
         left[base == NEVER] = -1
         return left
 
-    def host(self, name: str) -> Hypervisor | None:
+    def find_host(self, name: str) -> Hypervisor | None:
         """The host's record, ``None`` when it is not known."""
         row = self._rows.get(name)
         return None if row is None else self._hosts[row]
 
-    def facts(self, name: str) -> HostFacts | None:
+    def find_facts(self, name: str) -> HostFacts | None:
         """What filters read of a host."""
         row = self._rows.get(name)
         return None if row is None else self.facts_at(row)
 
-    def instances(self, name: str) -> frozenset[str]:
+    def instances_on(self, name: str) -> frozenset[str]:
         """The VMs that a host reports."""
         row = self._rows.get(name)
         return frozenset() if row is None else self._instances[row]
@@ -248,9 +245,9 @@ class Fleet:
         """Every VM that some host reports."""
         return self._rows_of_vm.keys()
 
-    def reservations(self) -> list[Reservation]:
+    def list_reservations(self) -> list[Reservation]:
         """All reservations, by name."""
-        return [entry.reservation for entry in self.ledger.entries()]
+        return [entry.reservation for entry in self.ledger.list_entries()]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -273,9 +270,9 @@ class Fleet:
     @property
     def live(self) -> BoolVector:
         """Rows that are known hosts."""
-        return self._masks.get(self.static_revision, "live", lambda: _shared(self.columns.classes != NOBODY))
+        return self._masks.get(self.static_revision, "live", lambda: _freeze(self.columns.classes != NOBODY))
 
-    def row(self, name: str) -> int | None:
+    def find_row(self, name: str) -> int | None:
         """The row of a known host."""
         row = self._rows.get(name)
         return row if row is not None and self._hosts[row] is not None else None
@@ -284,14 +281,14 @@ class Fleet:
         """The row of a host, known or only named by a reservation."""
         return self._rows.get(name)
 
-    def named(self, names: Sequence[str]) -> BoolVector:
+    def mask_hosts(self, names: Sequence[str]) -> BoolVector:
         """The rows of these known hosts; other names are passed over. Shared: copy to change."""
         if self._named is not None and self._named[0] is names and self._named[1] == self.static_revision:
             return self._named[2]
         mask = np.zeros(self.size + 1, dtype=np.bool_)
         rows: Mapping[str, int] = self._rows
         mask[np.fromiter(map(rows.get, names, repeat(-1)), dtype=np.intp, count=len(names))] = True
-        known = _shared(mask[:-1] & self.live)
+        known = _freeze(mask[:-1] & self.live)
         self._named = (names, self.static_revision, known)
         return known
 
@@ -309,7 +306,7 @@ class Fleet:
         known = (self._hosts[row] for row in self._rows_of_vm.get(vm, ()))
         return tuple(sorted(host.name for host in known if host is not None and not host.status.lost))
 
-    def accepted(self, key: Hashable, accepts: Callable[[HostFacts], bool]) -> BoolVector:
+    def mask_accepted(self, key: Hashable, accepts: Callable[[HostFacts], bool]) -> BoolVector:
         """Known hosts whose facts are accepted, asked once for each class. Shared: copy to change.
 
         ``key`` names everything that the answer rests on besides the facts.
@@ -318,73 +315,76 @@ class Fleet:
         def build() -> BoolVector:
             verdicts = self._verdicts.get(self._classes_revision, key, list)
             verdicts.extend([accepts(facts) for facts in self._facts[len(verdicts) :]])
-            return _shared(np.array([*verdicts, False], dtype=np.bool_)[self.columns.classes])
+            return _freeze(np.array([*verdicts, False], dtype=np.bool_)[self.columns.classes])
 
         return self._masks.get(self.static_revision, key, build)
 
-    def sizes(self, key: str, resource: str) -> tuple[FloatVector, BoolVector]:
+    def amounts_by_row(self, key: str, resource: str) -> tuple[FloatVector, BoolVector]:
         """One amount of every row as numbers to calculate with, and where it is known. Shared: copy to change."""
 
         def build() -> tuple[FloatVector, BoolVector]:
             column = self.resources.get(resource)
             if column is None:
                 return np.zeros(self.size), np.zeros(self.size, dtype=np.bool_)
-            return self.columns.amounts(key)[column].astype(np.float64), self.columns.present(key)[column].copy()
+            return self.columns.get_amounts(key)[column].astype(np.float64), self.columns.get_known(key)[column].copy()
 
         return self._sizes.get(self.figures_revision, (key, resource), build)
 
-    def base(self, *, ignore_allocations: bool) -> IntVector:
+    def base_free(self, *, ignore_allocations: bool) -> IntVector:
         """(resources, rows): free before reservations; ``NEVER`` where unknown or negative. Shared: copy to change."""
 
         def build() -> IntVector:
-            free, known = self.columns.amounts("capacity"), self.columns.present("capacity")
+            free, known = self.columns.get_amounts("capacity"), self.columns.get_known("capacity")
             if not ignore_allocations:
-                free, known = free - self.columns.amounts("allocation"), known & self.columns.counted
-            return _shared(np.where(known & (free >= 0), free, NEVER))
+                free, known = free - self.columns.get_amounts("allocation"), known & self.columns.counted
+            return _freeze(np.where(known & (free >= 0), free, NEVER))
 
         return self._base.get(self.figures_revision, ignore_allocations, build)
 
-    def available(self, query: CapacityQuery) -> IntVector:
+    def available_amounts(self, query: CapacityQuery) -> IntVector:
         """(resources, rows): free for a request with this query, before what it may unlock; ``NEVER`` or less where
         unknown. Shared: copy to change.
         """
-        base = self.base(ignore_allocations=query.ignore_allocations)
+        base = self.base_free(ignore_allocations=query.ignore_allocations)
         if query.ignored_types == _ALL_TYPES:
             return base
         key = (query.ignore_allocations, query.ignored_types, query.intent is Intent.REUSE_FAILOVER_RESERVATION)
-        held = self.ledger.held
+        held = self.ledger.reserved_amounts
         return self._available.get(
             (self.figures_revision, self.ledger.revision),
             key,
-            lambda: _shared(base - held(query)[: base.shape[0], : self.size]),
+            lambda: _freeze(base - held(query)[: base.shape[0], : self.size]),
         )
 
-    def overbooked(self, name: str, query: CapacityQuery | None = None) -> Mapping[str, int]:
+    def overbooked_amounts(self, name: str, query: CapacityQuery | None = None) -> Mapping[str, int]:
         """Resource → how much more than it has the host holds in VMs and reservations; empty where all fits, or where
         its figures are not known. ``query``: what counts; everything without it.
         """
         asked, revision = query if query is not None else _EVERYTHING, (self.figures_revision, self.ledger.revision)
-        return self._overbooked.get(revision, (name, asked), lambda: self._excess(name, asked))
+        return self._overbooked.get(revision, (name, asked), lambda: self._compute_excess(name, asked))
 
-    def _excess(self, name: str, query: CapacityQuery) -> dict[str, int]:
-        row = self.row(name)
+    def _compute_excess(self, name: str, query: CapacityQuery) -> dict[str, int]:
+        row = self.find_row(name)
         if row is None or not self.columns.counted[row]:
             return {}
-        free = self.columns.amounts("capacity")[:, row] - self.columns.amounts("allocation")[:, row]
-        known, held = self.columns.present("capacity")[:, row], self.ledger.held(query, slice(row, row + 1))
+        free = self.columns.get_amounts("capacity")[:, row] - self.columns.get_amounts("allocation")[:, row]
+        known, held = (
+            self.columns.get_known("capacity")[:, row],
+            self.ledger.reserved_amounts(query, slice(row, row + 1)),
+        )
         left = {one: int(free[at] - held[at, 0]) for one, at in self.resources.items() if known[at]}
         return {one: -amount for one, amount in left.items() if amount < 0}
 
     # -- inside ----------------------------------------------------------------------------------------
 
-    def _by_name(self) -> tuple[tuple[str, ...], dict[str, int], Rows]:
+    def _view_by_name(self) -> tuple[tuple[str, ...], dict[str, int], Rows]:
         if self._view is None or self._view[0] != self.static_revision:
             names = tuple(sorted(name for name, row in self._rows.items() if self._hosts[row] is not None))
             rows = np.array([self._rows[name] for name in names], dtype=np.intp)
             self._view = (self.static_revision, names, {name: at for at, name in enumerate(names)}, rows)
         return self._view[1:]
 
-    def _row(self, name: str) -> int:
+    def _ensure_row(self, name: str) -> int:
         row = self._rows.get(name)
         if row is not None:
             return row
@@ -403,18 +403,18 @@ class Fleet:
         self.figures_revision += 1
         return row
 
-    def _class(self, facts: HostFacts) -> int:
+    def _ensure_class(self, facts: HostFacts) -> int:
         """The class of hosts with these facts."""
         number = self._class_of.get(facts)
         if number is not None:
             return number
         if len(self._facts) > _CLASSES_SPARE + 2 * self.size:
-            self._number_anew()
+            self._renumber_classes()
         self._facts.append(facts)
         self._class_of[facts] = len(self._facts) - 1
         return len(self._facts) - 1
 
-    def _number_anew(self) -> None:
+    def _renumber_classes(self) -> None:
         """Forget the classes that no host has any more."""
         used, places = np.unique(self.columns.classes, return_inverse=True)
         kept = [int(number) for number in used if number != NOBODY]
@@ -438,7 +438,7 @@ class Fleet:
             if not rows:
                 del self._rows_of_vm[vm]
         changed = now ^ before
-        for entry in self.ledger.on_row(row) if changed else ():
+        for entry in self.ledger.entries_on_row(row) if changed else ():
             details = entry.reservation.spec.committed_resource_reservation
             listed = details.allocations if details is not None else ()
             if awaited_vm(entry.reservation) in changed or not changed.isdisjoint(listed):
@@ -446,7 +446,7 @@ class Fleet:
 
     def _forget_row(self, row: int) -> None:
         """Give the row back when neither a host nor a reservation needs it."""
-        if self._hosts[row] is not None or self.ledger.touches(row):
+        if self._hosts[row] is not None or self.ledger.has_entries_on(row):
             return
         if self._rows.pop(str(self.columns.names[row]), None) is not None:
             self.columns.set_name(row, "")
@@ -461,7 +461,7 @@ class Fleet:
                     self.figures_revision += 1
 
 
-def _shared(vector: NDArray[S]) -> NDArray[S]:
+def _freeze(vector: NDArray[S]) -> NDArray[S]:
     """The vector, which nobody may write into."""
     vector.setflags(write=False)
     return vector

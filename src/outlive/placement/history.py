@@ -14,13 +14,12 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_instant
-from outlive.base.errors import Conflict, NotFound, OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import Clock, Conflict, NotFound, OutliveError, as_instant, get_logger
 from outlive.placement.explanation import Explanation, explain, explanation_text
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import PlacementRequest
 from outlive.resources import (
+    DECISIONS_KEPT,
     Condition,
     ObjectMeta,
     ObjectRef,
@@ -28,11 +27,10 @@ from outlive.resources import (
     PlacementHistory,
     PlacementHistorySpec,
     PlacementHistoryStatus,
-    condition,
+    find_condition,
+    history_name,
 )
-from outlive.resources.placement import DECISIONS_KEPT, history_name
-from outlive.runtime.events import EventRecorder
-from outlive.runtime.retention import BackgroundWriter, Waiting
+from outlive.runtime import BackgroundWriter, EventRecorder, Periodic, Waiting, log_errors
 from outlive.store import Store, compare_and_swap, list_all
 
 QUEUE_LIMIT: Final = 5_000
@@ -42,13 +40,13 @@ HOSTS_KEPT: Final = 3
 CLEANUP_S: Final = 3600.0
 """How often histories of what is gone are looked for."""
 GRACE_S: Final = 86400.0
-"""For how long after its last answer a history stays whoever it is of: a VM that found no host runs nowhere."""
+"""For how long after its last answer a history stays in any case: a VM that found no host runs nowhere."""
 TICK_S: Final = 1e-6
 """By so much later at least each answer of a process is than the one before."""
 _log = get_logger("placement")
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept of one run, before it is put into words."""
 
     resource_id: str
@@ -62,11 +60,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-def answer_of(ranking: Ranking, at: float, order: tuple[str, ...] = ()) -> Answer:
+def answer_of(ranking: Ranking, at: float, order: tuple[str, ...] = ()) -> RecordedRun:
     """What is kept of a run that took place, in its turn. ``order``: the hosts of the answer, if they were permuted."""
     request = ranking.run.request
-    best = order[:HOSTS_KEPT] or tuple(ranking.names(ranking.order[:HOSTS_KEPT]))
-    return Answer(
+    best = order[:HOSTS_KEPT] or tuple(ranking.names_at(ranking.order[:HOSTS_KEPT]))
+    return RecordedRun(
         resource_id=request.resource_id,
         zone=request.zone,
         at=at,
@@ -78,19 +76,7 @@ def answer_of(ranking: Ranking, at: float, order: tuple[str, ...] = ()) -> Answe
     )
 
 
-def refused_answer(request: PlacementRequest, at: float, error: str) -> Answer:
-    """What is kept of a run that was refused as a whole."""
-    return Answer(
-        resource_id=request.resource_id,
-        zone=request.zone,
-        at=at,
-        pipeline=request.pipeline,
-        intent=request.intent.value,
-        error=error,
-    )
-
-
-def with_answer(kept: PlacementHistory | None, answer: Answer) -> PlacementHistory | None:
+def with_answer(kept: PlacementHistory | None, answer: RecordedRun) -> PlacementHistory | None:
     """The history with one more answer, ``None`` where it has it already: the write before was applied."""
     moment = datetime.fromtimestamp(answer.at, UTC)
     status = kept.status if kept is not None else PlacementHistoryStatus()
@@ -103,40 +89,35 @@ def with_answer(kept: PlacementHistory | None, answer: Answer) -> PlacementHisto
         successful=bool(answer.target),
         target_host=answer.target,
         ordered_hosts=answer.hosts,
-        explanation=_text(answer),
+        explanation=_render_answer(answer),
     )
     earlier = status.history
     if status.current is not None:
         earlier = (*earlier, msgspec.structs.replace(status.current, target_host="", explanation=""))
-    name = history_name(answer.resource_id)
+    if answer.target:
+        ready = Condition(type="Ready", status="True", reason="SchedulingSucceeded")
+    elif answer.error:
+        ready = Condition(type="Ready", status="False", reason="PipelineRunFailed", message=answer.error)
+    else:
+        ready = Condition(type="Ready", status="False", reason="NoHostFound", message="no host passed all filters")
+    before = find_condition(status.conditions, "Ready")
+    since = moment if before is None or before.status != ready.status else before.last_transition_time
     return PlacementHistory(
-        metadata=kept.metadata if kept is not None else ObjectMeta(name=name),
+        metadata=kept.metadata if kept is not None else ObjectMeta(name=history_name(answer.resource_id)),
         spec=PlacementHistorySpec(resource_id=answer.resource_id, availability_zone=answer.zone),
         status=PlacementHistoryStatus(
             current=decision,
             history=earlier[-DECISIONS_KEPT:],
-            conditions=(_ready(answer, condition(status.conditions, "Ready"), moment),),
+            conditions=(msgspec.structs.replace(ready, last_transition_time=since),),
         ),
     )
 
 
-def _text(answer: Answer) -> str:
+def _render_answer(answer: RecordedRun) -> str:
     return explanation_text(answer.facts) if answer.facts is not None else f"{answer.error}."
 
 
-def _ready(answer: Answer, before: Condition | None, moment: datetime) -> Condition:
-    if answer.target:
-        found = Condition(type="Ready", status="True", reason="SchedulingSucceeded")
-    elif answer.error:
-        found = Condition(type="Ready", status="False", reason="PipelineRunFailed", message=answer.error)
-    else:
-        found = Condition(type="Ready", status="False", reason="NoHostFound", message="no host passed all filters")
-    changed = before is None or before.status != found.status
-    since = moment if changed or before is None else before.last_transition_time
-    return msgspec.structs.replace(found, last_transition_time=since)
-
-
-class HistoryWriter(BackgroundWriter[Answer]):
+class HistoryWriter(BackgroundWriter[RecordedRun]):
     """Writes the history of one process's answers."""
 
     what = "placement-history"
@@ -152,14 +133,23 @@ class HistoryWriter(BackgroundWriter[Answer]):
     def record(self, ranking: Ranking, order: tuple[str, ...] = ()) -> None:
         """Keep what a run answered."""
         if _leaves_history(ranking.run.request):
-            self._keep(answer_of(ranking, self._moment(), order))
+            self._keep(answer_of(ranking, self._next_moment(), order))
 
     def record_refusal(self, request: PlacementRequest, error: OutliveError) -> None:
         """Keep that a run was refused as a whole."""
         if _leaves_history(request):
-            self._keep(refused_answer(request, self._moment(), str(error)))
+            self._keep(
+                RecordedRun(
+                    resource_id=request.resource_id,
+                    zone=request.zone,
+                    at=self._next_moment(),
+                    pipeline=request.pipeline,
+                    intent=request.intent.value,
+                    error=str(error),
+                )
+            )
 
-    def _keep(self, answer: Answer) -> None:
+    def _keep(self, answer: RecordedRun) -> None:
         self.put(next(self._numbers), lambda _now: answer)
         if self._events is None:
             return
@@ -168,14 +158,14 @@ class HistoryWriter(BackgroundWriter[Answer]):
             self._events.emit(vm, "SchedulingSucceeded", f"{answer.target} is chosen", action="Placing")
             return
         reason = "PipelineRunFailed" if answer.error else "NoHostFound"
-        self._events.emit(vm, reason, _text(answer), type="Warning", action="Placing")
+        self._events.emit(vm, reason, _render_answer(answer), type="Warning", action="Placing")
 
-    def _moment(self) -> float:
+    def _next_moment(self) -> float:
         """When it was answered; later than all before, so that answers are told apart and stay in order."""
         self._last = max(self._clock.now(), self._last + TICK_S)
         return self._last
 
-    def writing(self, waiting: Waiting[Answer]) -> Callable[[], Awaitable[object]]:
+    def prepare_write(self, waiting: Waiting[RecordedRun]) -> Callable[[], Awaitable[object]]:
         """Add the answer to its history."""
         answer = waiting.item
         return lambda: compare_and_swap(
@@ -204,12 +194,8 @@ class HistoryCleanup:
 
     async def run(self) -> None:
         """Clean up until cancelled; what fails is tried again an hour later."""
-        while True:
-            await self._clock.sleep(CLEANUP_S)
-            try:
-                await self.clean()
-            except OutliveError as error:
-                _log.warning("placement.history_kept", error=str(error))
+        failed = log_errors(_log, "placement.history_kept")
+        await Periodic(self.clean, CLEANUP_S, clock=self._clock, wait_first=True, failed=failed).run()
 
     async def clean(self) -> None:
         """Delete what nobody will ask for any more."""

@@ -1,6 +1,6 @@
 """Room for VMs that an answer sent somewhere and that no host reports yet (docs/reference/placement.md#in-flight).
 
-Whoever asked gets several hosts and needs seconds to minutes to start the VM on one of them. Until then the capacity
+The caller gets several hosts and needs seconds to minutes to start the VM on one of them. Until then the capacity
 has to look taken wherever it may land: the ledger holds it from the moment of the answer, and the store gets it a
 moment later, so that other processes and the next one hold it as well.
 
@@ -17,8 +17,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import AlreadyExists, NotFound
+from outlive.base import AlreadyExists, Clock, NotFound, as_datetime
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import INTERNAL_CALLS, Intent, PlacementRequest
 from outlive.resources import (
@@ -32,9 +31,9 @@ from outlive.resources import (
     ObjectRef,
     Reservation,
     ReservationSpec,
+    object_name,
 )
-from outlive.resources.meta import object_name
-from outlive.runtime.retention import BackgroundWriter, Waiting
+from outlive.runtime import BackgroundWriter, Waiting
 from outlive.store import Store, compare_and_swap
 
 CREATOR: Final = "placement"
@@ -44,13 +43,6 @@ QUEUE_LIMIT: Final = 10_000
 """VMs whose reservations wait to be written."""
 HELD_LIMIT: Final = 50_000
 """In-flight reservations that placement holds at once; beyond it an answer holds nothing more."""
-
-
-def holds_room(request: PlacementRequest) -> bool:
-    """Whether the hosts of an answer hold room: it is for somebody's VM, has a size, and the call may leave traces."""
-    options = request.options
-    quiet = options.read_only or options.skip_inflight
-    return not quiet and request.intent not in INTERNAL_CALLS and bool(request.resource_id) and bool(request.need)
 
 
 def room_for(
@@ -94,7 +86,7 @@ def slot_suffices(fleet: Fleet, request: PlacementRequest, host: str) -> bool:
     )
 
 
-class Room(msgspec.Struct, frozen=True):
+class PendingRoom(msgspec.Struct, frozen=True):
     """What is to be written for one VM: its reservations, and names of those that an earlier answer made."""
 
     wanted: tuple[Reservation, ...]
@@ -113,18 +105,19 @@ class InFlightWriter(BackgroundWriter[str]):
         self._store = store
         self._fleet = fleet
         self._stored = stored
-        self._rooms: dict[str, Room] = {}
+        self._rooms: dict[str, PendingRoom] = {}
         """VM → what is not written yet."""
 
     def hold(self, request: PlacementRequest, hosts: Sequence[str]) -> None:
         """Hold room on these hosts, best first, from now on; what an earlier answer held for the VM is given up."""
-        settings, fleet, vm = self._fleet.settings, self._fleet, request.resource_id
-        if not settings.in_flight_seconds or not holds_room(request):
+        settings, fleet, vm, options = self._fleet.settings, self._fleet, request.resource_id, request.options
+        quiet = options.read_only or options.skip_inflight or request.intent in INTERNAL_CALLS
+        if not settings.in_flight_seconds or quiet or not vm or not request.need:
             return
-        known = [host for host in hosts if fleet.row(host) is not None and not slot_suffices(fleet, request, host)]
+        known = [host for host in hosts if fleet.find_row(host) is not None and not slot_suffices(fleet, request, host)]
         until = as_datetime(self._clock.now()) + timedelta(seconds=settings.in_flight_seconds)
         wanted = room_for(request, known, group=request.group_name(settings.flavor_group_keys), until=until)
-        before = ours(fleet, vm)
+        before = own_reservations(fleet, vm)
         names = {one.name for one in wanted}
         gone = tuple(name for name in before if name not in names)
         if not wanted and not gone:
@@ -134,15 +127,17 @@ class InFlightWriter(BackgroundWriter[str]):
             return
         unwritten = self._rooms.get(vm)
         earlier = unwritten.gone if unwritten is not None else ()
-        self._rooms[vm] = Room(wanted, tuple(name for name in dict.fromkeys((*earlier, *gone)) if name not in names))
+        self._rooms[vm] = PendingRoom(
+            wanted, tuple(name for name in dict.fromkeys((*earlier, *gone)) if name not in names)
+        )
         for name in gone:
             fleet.remove_reservation(name)
         for one in wanted:
             fleet.upsert_reservation(one)
         if not self.put(vm, lambda _now: vm):
-            self.lost(vm)
+            self.drop_item(vm)
 
-    def lost(self, item: str) -> None:
+    def drop_item(self, item: str) -> None:
         """Nobody else knows of this room: give up what the store does not have."""
         room = self._rooms.pop(item, None)
         for one in room.wanted if room is not None else ():
@@ -152,7 +147,7 @@ class InFlightWriter(BackgroundWriter[str]):
             else:
                 self._fleet.upsert_reservation(kept)
 
-    def writing(self, waiting: Waiting[str]) -> Callable[[], Awaitable[object]]:
+    def prepare_write(self, waiting: Waiting[str]) -> Callable[[], Awaitable[object]]:
         """Bring the VM's reservations in the store to what is held; a later answer for it counts instead."""
         return lambda: self._write_room(waiting.item)
 
@@ -174,7 +169,7 @@ class InFlightWriter(BackgroundWriter[str]):
             del self._rooms[vm]
 
 
-def ours(fleet: Fleet, vm: str) -> list[str]:
+def own_reservations(fleet: Fleet, vm: str) -> list[str]:
     """Names of the VM's in-flight reservations that placement made."""
     bucket = fleet.ledger.in_flight_of_vm.get(vm)
     entries = bucket.entries.values() if bucket is not None else ()

@@ -14,10 +14,8 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime, as_instant
-from outlive.base.errors import Unavailable
-from outlive.resources import Condition, Knowledge, ObjectMeta, condition, with_condition
-from outlive.resources.codec import encode_canonical
+from outlive.base import Clock, Unavailable, as_datetime, as_instant
+from outlive.resources import Condition, Knowledge, ObjectMeta, encode_canonical, find_condition, with_condition
 from outlive.store import Store, compare_and_swap
 
 FLAVOR_GROUPS: Final = "flavor-groups"
@@ -28,7 +26,7 @@ NEVER: Final = -1
 
 def is_ready(knowledge: Knowledge) -> bool:
     """Whether its records can be used."""
-    found = condition(knowledge.status.conditions, "Ready")
+    found = find_condition(knowledge.status.conditions, "Ready")
     return found is not None and found.status == "True"
 
 
@@ -68,7 +66,7 @@ def with_records(kept: Knowledge | None, name: str, records: Sequence[object], n
     if found != status.digest and (records or status.digest):
         moment = as_datetime(now).replace(microsecond=0)
         changed = moment if changed is None else max(moment, changed.replace(microsecond=0) + timedelta(seconds=1))
-    before = condition(status.conditions, "Ready")
+    before = find_condition(status.conditions, "Ready")
     same = before is not None and before.status == "True"
     since = before.last_transition_time if before is not None and same else as_datetime(now)
     ready = Condition(type="Ready", status="True", reason="Extracted", last_transition_time=since)

@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.placement.request import Intent
-from outlive.placement.reservations import AMOUNT_LIMIT, CapacityQuery, blocks_somebody, is_locked, is_ready, unused
+from outlive.placement.reservations import (
+    AMOUNT_LIMIT,
+    CapacityQuery,
+    blocks_somebody,
+    is_locked,
+    is_ready,
+    unused_amounts,
+)
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Reservation
 
 Matrix = NDArray[np.int64]
@@ -24,7 +31,7 @@ _ALL_ROWS: Final = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """One reservation as the ledger sees it. ``used`` and ``full`` map a resource's row to its amount."""
 
     reservation: Reservation
@@ -58,12 +65,12 @@ class Bucket:
     """Entries that are looked up together, with their amounts as arrays that are made when first asked for."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, LedgerEntry] = {}
         self._arrays: tuple[NDArray[np.intp], Matrix, Matrix] | None = None
         self._host_rows: NDArray[np.intp] | None = None
         self._unclaimed: tuple[NDArray[np.intp], NDArray[np.object_], NDArray[np.int64]] | None = None
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: LedgerEntry) -> None:
         """Add the entry."""
         self.entries[entry.name] = entry
         self._arrays = self._host_rows = self._unclaimed = None
@@ -80,7 +87,7 @@ class Bucket:
             self._host_rows = np.array(rows, dtype=np.intp)
         return self._host_rows
 
-    def unclaimed(self) -> tuple[NDArray[np.intp], NDArray[np.object_], NDArray[np.int64]]:
+    def get_unclaimed(self) -> tuple[NDArray[np.intp], NDArray[np.object_], NDArray[np.int64]]:
         """Of commitment slots that have a host: its row, the slot's zone, and bytes that no VM is meant for."""
         if self._unclaimed is None:
             there = [entry for entry in self.entries.values() if entry.host_row >= 0]
@@ -91,7 +98,7 @@ class Bucket:
             )
         return self._unclaimed
 
-    def arrays(self, width: int) -> tuple[NDArray[np.intp], Matrix, Matrix]:
+    def as_arrays(self, width: int) -> tuple[NDArray[np.intp], Matrix, Matrix]:
         """Host rows (n), used and full amounts (width x n) of all entries that hold something."""
         if self._arrays is None or self._arrays[1].shape[0] != width:
             holding = [(row, entry) for entry in self.entries.values() if entry.blocks for row in entry.rows]
@@ -117,7 +124,7 @@ class Buckets:
         """The bucket of that key, ``None`` when it is empty."""
         return self._buckets.get(key)
 
-    def put(self, keys: Iterable[object], entry: Entry) -> None:
+    def put(self, keys: Iterable[object], entry: LedgerEntry) -> None:
         """Add the entry under each key."""
         for key in keys:
             self._buckets.setdefault(key, Bucket()).put(entry)
@@ -139,7 +146,7 @@ class Ledger:
         self._used = {kind: np.zeros((width, rows), dtype=np.int64) for kind in _TYPES}
         self._full = {kind: np.zeros((width, rows), dtype=np.int64) for kind in _TYPES}
         self._ready_slots = np.zeros((width, rows), dtype=np.int64)
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, LedgerEntry] = {}
         self._on_row = Buckets()
         """Host row → reservations that touch it."""
         self.slots_of_vm = Buckets()
@@ -160,24 +167,24 @@ class Ledger:
 
     def resize(self, width: int, rows: int) -> None:
         """Make room for more resources and host rows; what was there stays."""
-        self._used = {kind: _grown(matrix, width, rows) for kind, matrix in self._used.items()}
-        self._full = {kind: _grown(matrix, width, rows) for kind, matrix in self._full.items()}
-        self._ready_slots = _grown(self._ready_slots, width, rows)
+        self._used = {kind: _grow(matrix, width, rows) for kind, matrix in self._used.items()}
+        self._full = {kind: _grow(matrix, width, rows) for kind, matrix in self._full.items()}
+        self._ready_slots = _grow(self._ready_slots, width, rows)
 
-    def entry(self, name: str) -> Entry | None:
+    def find_entry(self, name: str) -> LedgerEntry | None:
         """The reservation of that name."""
         return self._entries.get(name)
 
-    def entries(self) -> list[Entry]:
+    def list_entries(self) -> list[LedgerEntry]:
         """All reservations, by name."""
         return [self._entries[name] for name in sorted(self._entries)]
 
-    def on_row(self, row: int) -> list[Entry]:
+    def entries_on_row(self, row: int) -> list[LedgerEntry]:
         """The reservations that touch a host row, by name."""
         bucket = self._on_row.get(row)
         return [bucket.entries[name] for name in sorted(bucket.entries)] if bucket is not None else []
 
-    def touches(self, row: int) -> bool:
+    def has_entries_on(self, row: int) -> bool:
         """Whether any reservation names the host of this row."""
         return self._on_row.get(row) is not None
 
@@ -198,22 +205,24 @@ class Ledger:
         flight was put or dropped, the slots that expect its VM (``slots_expecting``) must be put again.
         """
         self.drop(reservation.name)
-        entry = Entry(
+        entry = LedgerEntry(
             reservation=reservation,
             ready=is_ready(reservation),
             rows=rows,
             host_row=host_row,
             blocks=blocks_somebody(reservation) and not landed,
-            used=_columns(unused(reservation, arriving=self._arriving(reservation, rows), running=running), resources),
-            full=_columns(unused(reservation, ignore_allocations=True), resources),
+            used=_columns_of(
+                unused_amounts(reservation, arriving=self._arriving_vms(reservation, rows), running=running), resources
+            ),
+            full=_columns_of(unused_amounts(reservation, ignore_allocations=True), resources),
         )
         self._entries[entry.name] = entry
         self._count(entry, 1)
-        for buckets, keys in self._keys(entry):
+        for buckets, keys in self._index_keys(entry):
             buckets.put(keys, entry)
         self.revision += 1
 
-    def _arriving(self, reservation: Reservation, rows: tuple[int, ...]) -> frozenset[str]:
+    def _arriving_vms(self, reservation: Reservation, rows: tuple[int, ...]) -> frozenset[str]:
         """VMs that a commitment slot is meant for and that have room in flight on its host."""
         details = reservation.spec.committed_resource_reservation
         if details is None or not details.allocations:
@@ -230,18 +239,18 @@ class Ledger:
         bucket = self._slots_expecting.get(vm)
         return [bucket.entries[name].reservation for name in sorted(bucket.entries)] if bucket is not None else []
 
-    def drop(self, name: str) -> Entry | None:
+    def drop(self, name: str) -> LedgerEntry | None:
         """Remove a reservation and return what it was."""
         entry = self._entries.pop(name, None)
         if entry is None:
             return None
         self._count(entry, -1)
-        for buckets, keys in self._keys(entry):
+        for buckets, keys in self._index_keys(entry):
             buckets.drop(keys, name)
         self.revision += 1
         return entry
 
-    def held(self, query: CapacityQuery, rows: slice = _ALL_ROWS) -> Matrix:
+    def reserved_amounts(self, query: CapacityQuery, rows: slice = _ALL_ROWS) -> Matrix:
         """What all reservations hold from a request with this query, before its own unlocks (a new matrix)."""
         source = self._full if query.ignore_allocations else self._used
         counted = [source[kind][:, rows] for kind in _TYPES if kind not in query.ignored_types]
@@ -252,21 +261,21 @@ class Ledger:
             total -= self._ready_slots[:, rows]
         return total
 
-    def blocking(self, query: CapacityQuery, row: int) -> list[Entry]:
+    def blocking_entries(self, query: CapacityQuery, row: int) -> list[LedgerEntry]:
         """The reservations that block something on a host row from a request with this query, by name."""
-        unlocked = {name for bucket in self.unlocks(query) for name in bucket.entries}
+        unlocked = {name for bucket in self.unlocked_buckets(query) for name in bucket.entries}
         reuses = query.intent is Intent.REUSE_FAILOVER_RESERVATION
         return [
             entry
-            for entry in self.on_row(row)
+            for entry in self.entries_on_row(row)
             if entry.blocks
             and entry.kind not in query.ignored_types
             and entry.name not in unlocked
             and not (reuses and entry.reusable)
         ]
 
-    def unlocks(self, query: CapacityQuery) -> list[Bucket]:
-        """The entries that give way to this very request and are counted by ``held``."""
+    def unlocked_buckets(self, query: CapacityQuery) -> list[Bucket]:
+        """The entries that give way to this very request and are counted by ``reserved_amounts``."""
         found: list[Bucket | None] = []
         sold = query.intent is not Intent.RESERVE_FOR_COMMITTED_RESOURCE and not query.locked
         if COMMITTED not in query.ignored_types and sold and query.group:
@@ -277,7 +286,7 @@ class Ledger:
             found.append(self.in_flight_of_vm.get(query.vm))
         return [bucket for bucket in found if bucket is not None]
 
-    def _count(self, entry: Entry, sign: int) -> None:
+    def _count(self, entry: LedgerEntry, sign: int) -> None:
         self.in_flight_count += sign * (entry.kind == IN_FLIGHT)
         if not entry.blocks:
             return
@@ -289,7 +298,7 @@ class Ledger:
                 if entry.reusable:
                     self._ready_slots[resource, row] += sign * amount
 
-    def _keys(self, entry: Entry) -> list[tuple[Buckets, tuple[object, ...]]]:
+    def _index_keys(self, entry: LedgerEntry) -> list[tuple[Buckets, tuple[object, ...]]]:
         """The indexes under which an entry is found."""
         spec = entry.reservation.spec
         found: list[tuple[Buckets, tuple[object, ...]]] = [(self._on_row, entry.rows)]
@@ -316,7 +325,7 @@ class Ledger:
         return found
 
 
-def _columns(amounts: Amounts, resources: Mapping[str, int]) -> dict[int, int]:
+def _columns_of(amounts: Amounts, resources: Mapping[str, int]) -> dict[int, int]:
     """Amounts by matrix row; negative ones hold nothing, absurd ones hold everything."""
     return {
         resources[name]: min(amount, AMOUNT_LIMIT)
@@ -325,7 +334,7 @@ def _columns(amounts: Amounts, resources: Mapping[str, int]) -> dict[int, int]:
     }
 
 
-def _grown(matrix: Matrix, width: int, rows: int) -> Matrix:
+def _grow(matrix: Matrix, width: int, rows: int) -> Matrix:
     grown = np.zeros((width, rows), dtype=np.int64)
     grown[: matrix.shape[0], : matrix.shape[1]] = matrix
     return grown

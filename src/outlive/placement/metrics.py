@@ -18,8 +18,8 @@ from outlive.placement.columns import FloatVector, Rows
 from outlive.placement.filters.tenancy import DECISION
 from outlive.placement.ranking import Ranking, StepTrace, squash
 from outlive.placement.settings import PlacementSettings
-from outlive.placement.tracker import Outcome
-from outlive.runtime.metrics import Metrics
+from outlive.placement.tracker import TrackingOutcome
+from outlive.runtime import Metrics
 
 SECONDS: Final = (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 HOSTS: Final = tuple(round(1000.0 ** (step / 9), 3) for step in range(10))
@@ -34,7 +34,7 @@ _PREFIX: Final = "filter_weigher_pipeline"
 Labels = tuple[str, ...]
 
 
-class Tally:
+class HistogramBuckets:
     """A histogram as plain lists: counts of each bucket, the last one for all beyond, then the sum."""
 
     def __init__(self, name: str, doc: str, labels: Labels, limits: tuple[float, ...]) -> None:
@@ -52,7 +52,7 @@ class Tally:
         series[bisect_left(self._limits, value)] += 1
         series[-1] += value
 
-    def family(self) -> Metric:
+    def build_family(self) -> Metric:
         """As Prometheus wants it: cumulative."""
         name, doc, label_names = self._family
         family = HistogramMetricFamily(name, doc, labels=label_names)
@@ -81,7 +81,7 @@ class Sums:
         if labels in self._series or len(self._series) < _SERIES_LIMIT:
             self._series[labels] = self._series.get(labels, 0.0) + amount
 
-    def family(self) -> Metric:
+    def build_family(self) -> Metric:
         """As Prometheus wants it."""
         kind, name, doc = self._family
         family = kind(name, doc)
@@ -105,13 +105,19 @@ class PlacementMetrics:
         self._found = Sums(CounterMetricFamily, "nova_placement", "Requests that found a host")
         self._not_found = Sums(CounterMetricFamily, "nova_no_host_found", "Requests that found none")
         self._modified = Sums(GaugeMetricFamily, f"{_PREFIX}_step_weight_modification", "Weight that a step added")
-        self._run_seconds = Tally(f"{_PREFIX}_run_duration_seconds", "Time of a run", ("pipeline",), SECONDS)
-        self._hosts_in = Tally(f"{_PREFIX}_host_number_in", "Candidates of a run", ("pipeline",), HOSTS)
-        self._hosts_out = Tally(f"{_PREFIX}_host_number_out", "Hosts of an answer", ("pipeline",), HOSTS)
-        self._step_seconds = Tally(f"{_PREFIX}_step_run_duration_seconds", "Time of a step", _STEP_LABELS, SECONDS)
-        self._removed = Tally(f"{_PREFIX}_step_removed_hosts", "Hosts that a step refused", _STEP_LABELS, HOSTS)
-        self._origin = Tally(f"{_PREFIX}_step_shift_origin", "Rank before the step", (*_STEP_LABELS, "outidx"), RANKS)
-        self._impact = Tally(
+        self._run_seconds = HistogramBuckets(f"{_PREFIX}_run_duration_seconds", "Time of a run", ("pipeline",), SECONDS)
+        self._hosts_in = HistogramBuckets(f"{_PREFIX}_host_number_in", "Candidates of a run", ("pipeline",), HOSTS)
+        self._hosts_out = HistogramBuckets(f"{_PREFIX}_host_number_out", "Hosts of an answer", ("pipeline",), HOSTS)
+        self._step_seconds = HistogramBuckets(
+            f"{_PREFIX}_step_run_duration_seconds", "Time of a step", _STEP_LABELS, SECONDS
+        )
+        self._removed = HistogramBuckets(
+            f"{_PREFIX}_step_removed_hosts", "Hosts that a step refused", _STEP_LABELS, HOSTS
+        )
+        self._origin = HistogramBuckets(
+            f"{_PREFIX}_step_shift_origin", "Rank before the step", (*_STEP_LABELS, "outidx"), RANKS
+        )
+        self._impact = HistogramBuckets(
             f"{_PREFIX}_step_impact", "How much a step moved its first hosts", (*_STEP_LABELS, "stat", "unit"), IMPACT
         )
         if metrics is not None:
@@ -137,9 +143,9 @@ class PlacementMetrics:
                 where = (("pipeline", pipeline), ("step", trace.name), ("event", event.name))
                 self._events.add((*where, *event.labels), float(event.count))
         if self._runs % self._settings.metrics_detail_every == 0:
-            self._look_closer(ranking)
+            self._measure_steps(ranking)
 
-    def count_outcome(self, ranking: Ranking, outcome: Outcome) -> None:
+    def count_outcome(self, ranking: Ranking, outcome: TrackingOutcome) -> None:
         """Whether something that is to be placed found a host, and how it counts for commitments."""
         labels = (
             ("flavor_group", outcome.flavor_group),
@@ -148,12 +154,12 @@ class PlacementMetrics:
         )
         (self._found if len(ranking.order) else self._not_found).add(labels)
 
-    def _look_closer(self, ranking: Ranking) -> None:
+    def _measure_steps(self, ranking: Ranking) -> None:
         """What each step did to the order of the hosts that it left."""
         weights = np.zeros(ranking.run.length)
         weights[ranking.start] = ranking.normalized
         at = np.sort(ranking.start)
-        first = heaviest(at, weights)
+        first = select_heaviest(at, weights)
         for trace in ranking.traces:
             if trace.kind == "filter" and not trace.removed:
                 for rank in range(len(first)):  # it moves nobody
@@ -162,33 +168,23 @@ class PlacementMetrics:
             after, moved = np.flatnonzero(trace.kept), weights
             if trace.kind == "weigher":
                 change = np.zeros(len(weights))
-                change[after] = trace.multiplier * squash(trace.activations())
-                self._add_modification(ranking, trace, after, change)
+                change[after] = trace.multiplier * squash(trace.get_activations())
+                hosts = ranking.names_at(after) if self._settings.metrics_host_label else [""]
+                amounts = change[after].tolist() if self._settings.metrics_host_label else [float(change.sum())]
+                where = (("pipeline", ranking.pipeline), ("step", trace.name))
+                for host, amount in zip(hosts, amounts, strict=True):
+                    self._modified.add((*where, ("host", host)) if host else where, amount)
                 moved = weights + change
-            left = heaviest(after, moved)
-            self._shift(ranking, trace, Order(at, weights, first), left)
+            left = select_heaviest(after, moved)
+            # Only the first hosts are looked up: the fleet may have thousands.
+            was, statistic, impact = WeightOrder(at, weights, first), _statistic_of(trace), 0.0
+            for rank, place in enumerate(left):
+                origin = was.rank_of(int(place))
+                self._origin.observe((ranking.pipeline, trace.name, str(rank)), float(origin))
+                impact += abs(rank - origin) * abs(statistic(int(place)) - statistic(int(first[rank])))
+            if trace.statistic:
+                self._impact.observe((ranking.pipeline, trace.name, trace.statistic, ""), impact)
             at, weights, first = after, moved, left
-
-    def _shift(self, ranking: Ranking, trace: StepTrace, was: Order, first: Rows) -> None:
-        """Where the first hosts came from. Only they are looked up: the fleet may have thousands."""
-        labels = (ranking.pipeline, trace.name)
-        statistic = _statistic_of(trace)
-        impact = 0.0
-        for rank, at in enumerate(first):
-            origin = was.rank_of(int(at))
-            self._origin.observe((*labels, str(rank)), float(origin))
-            impact += abs(rank - origin) * abs(statistic(int(at)) - statistic(int(was.first[rank])))
-        if trace.statistic:
-            self._impact.observe((*labels, trace.statistic, ""), impact)
-
-    def _add_modification(self, ranking: Ranking, trace: StepTrace, after: Rows, change: FloatVector) -> None:
-        if trace.kind != "weigher":
-            return
-        hosts = ranking.names(after) if self._settings.metrics_host_label else [""]
-        amounts = change[after].tolist() if self._settings.metrics_host_label else [float(change.sum())]
-        for host, amount in zip(hosts, amounts, strict=True):
-            where = (("pipeline", ranking.pipeline), ("step", trace.name))
-            self._modified.add((*where, ("host", host)) if host else where, amount)
 
     def collect(self) -> Iterator[Metric]:
         """Everything so far, without the prefix."""
@@ -207,23 +203,23 @@ class PlacementMetrics:
             self._not_found,
             self._modified,
         ):
-            yield one.family()
+            yield one.build_family()
 
 
 def _statistic_of(trace: StepTrace) -> Callable[[int], float]:
     """The step's statistic by position; 0 for hosts that it did not score, and for steps without one."""
     if not trace.statistic:
         return lambda _: 0.0
-    scored, values = np.flatnonzero(trace.kept), trace.activations()
+    scored, values = np.flatnonzero(trace.kept), trace.get_activations()
 
-    def look(at: int) -> float:
+    def read_statistic(at: int) -> float:
         index = int(np.searchsorted(scored, at))
         return float(values[index]) if index < len(scored) and scored[index] == at else 0.0
 
-    return look
+    return read_statistic
 
 
-class Order(NamedTuple):
+class WeightOrder(NamedTuple):
     """Hosts by falling weight, those of one weight by position; without sorting them."""
 
     at: Rows
@@ -240,7 +236,7 @@ class Order(NamedTuple):
         return int(np.count_nonzero(here > mine)) + int(np.count_nonzero(here[:before] == mine))
 
 
-def heaviest(at: Rows, weights: FloatVector) -> Rows:
+def select_heaviest(at: Rows, weights: FloatVector) -> Rows:
     """The first few of these positions by falling weight, those of one weight by position."""
     here = weights[at]
     if len(at) > _FIRST_RANKS:

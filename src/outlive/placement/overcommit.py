@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from outlive.base.logging import get_logger
+from outlive.base import get_logger
 from outlive.placement.settings import OvercommitMapping
 from outlive.resources import Hypervisor
-from outlive.runtime.informer import Informer
+from outlive.runtime import Informer
 from outlive.store import Store
 
 _log = get_logger("placement")

@@ -40,7 +40,7 @@ class PendingChanges:
             del self._names[by]
         return True
 
-    def names(self, by: Hashable) -> list[str]:
+    def decided_names(self, by: Hashable) -> list[str]:
         """The reservations about which somebody decided, sorted."""
         return sorted(self._names.get(by, ()))
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.placement.detectors import DETECTORS, Detector
 from outlive.placement.filters.capacity import EnoughCapacity
 from outlive.placement.filters.hardware import (
@@ -38,7 +38,7 @@ from outlive.placement.filters.location import (
 )
 from outlive.placement.filters.tenancy import AggregateTenants, AllowedProjects, ExternalCustomer, QuotaEnforcement
 from outlive.placement.shipped import shipped_pipelines
-from outlive.placement.steps import Filter, OnError, Step, Weigher
+from outlive.placement.steps import Filter, OnError, PipelineStep, Weigher
 from outlive.placement.vmware import (
     AvoidLongTermContention,
     AvoidShortTermContention,
@@ -105,7 +105,7 @@ TENANT_FILTERS: Final[tuple[type[Filter], ...]] = (AllowedProjects, AggregateTen
 _VALUES: Final = ("string_value", "bool_value", "int_value", "float_value", "string_list_value", "float_map_value")
 
 
-def parameters(step: pipelines.Step, kind: type[Step]) -> msgspec.Struct:
+def decode_parameters(step: pipelines.StepSpec, kind: type[PipelineStep]) -> msgspec.Struct:
     """The step's parameters; ``BadInput`` lists everything that is wrong with them."""
     values: dict[str, Any] = {}
     wrong: list[str] = []
@@ -117,8 +117,8 @@ def parameters(step: pipelines.Step, kind: type[Step]) -> msgspec.Struct:
             wrong.append(f"{parameter.key} has {len(given)} values instead of one")
         else:
             values[parameter.key] = given[0]
-    known = _known(kind.params_type)
-    wrong += [problem for key, value in values.items() if (problem := _problem(key, value, known))]
+    known = _parameters_of(kind.params_type)
+    wrong += [problem for key, value in values.items() if (problem := _find_problem(key, value, known))]
     if not wrong:
         try:
             return msgspec.convert(values, kind.params_type)
@@ -131,12 +131,12 @@ def parameters(step: pipelines.Step, kind: type[Step]) -> msgspec.Struct:
 
 
 @functools.cache
-def _known(kind: type[msgspec.Struct]) -> Mapping[str, Any]:
+def _parameters_of(kind: type[msgspec.Struct]) -> Mapping[str, Any]:
     """Parameter → its type: asked for every step of every pipeline that is built, and there are few kinds."""
     return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
 
 
-def _problem(key: str, value: Any, known: Mapping[str, Any]) -> str:
+def _find_problem(key: str, value: Any, known: Mapping[str, Any]) -> str:
     """What is wrong with one parameter by itself; empty when nothing is."""
     if key not in known:
         return f"{key} is not known"
@@ -176,11 +176,11 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     warnings: tuple[str, ...] = ()
 
 
-S = TypeVar("S", bound=Step)
+S = TypeVar("S", bound=PipelineStep)
 
 
 @dataclass(frozen=True, slots=True)
-class Bound(Generic[S]):
+class BoundStep(Generic[S]):
     """A step of a pipeline, what its failure means there, and for a weigher its multiplier."""
 
     step: S
@@ -188,9 +188,9 @@ class Bound(Generic[S]):
     multiplier: float = 1.0
 
 
-BoundFilter = Bound[Filter]
-BoundWeigher = Bound[Weigher]
-BoundDetector = Bound[Detector]
+BoundFilter = BoundStep[Filter]
+BoundWeigher = BoundStep[Weigher]
+BoundDetector = BoundStep[Detector]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,26 +244,33 @@ def build(pipeline: Pipeline, usable: Container[str] | None = None) -> BuildResu
     """
     spec = pipeline.spec
     unknown: list[str] = []
-    filters, failed = _bound(spec.filters, FILTERS, unknown, usable)
-    weighers, dropped = _bound(spec.weighers, WEIGHERS, unknown, usable)
-    detectors, unfit = _bound(spec.detectors, _DETECTORS, unknown, usable)
+    filters, failed = _bind_steps(spec.filters, FILTERS, unknown, usable)
+    weighers, dropped = _bind_steps(spec.weighers, WEIGHERS, unknown, usable)
+    detectors, unfit = _bind_steps(spec.detectors, _DETECTORS, unknown, usable)
     dropped += unfit
+    # The missing filters on tenants, if any of them is listed; a pipeline that lists none stays as it is.
+    names = {bound.step.name for bound in filters}
+    tenants = [kind for kind in TENANT_FILTERS if kind.name not in names]
+    missing = [] if len(tenants) == len(TENANT_FILTERS) else tenants
     built = BuiltPipeline(
         pipeline.name,
         tuple(filters),
         tuple(weighers),
         spec.ignore_preselection,
-        _tenant_filters(filters),
+        tuple(BoundStep(kind(), kind.on_error) for kind in missing),
         tuple(detectors),
     )
     return BuildResult(None if failed else built, tuple(unknown), tuple(dropped), tuple(failed))
 
 
-def _bound(
-    listed: Iterable[pipelines.Step], kinds: Mapping[str, type[S]], unknown: list[str], usable: Container[str] | None
-) -> tuple[list[Bound[S]], list[str]]:
+def _bind_steps(
+    listed: Iterable[pipelines.StepSpec],
+    kinds: Mapping[str, type[S]],
+    unknown: list[str],
+    usable: Container[str] | None,
+) -> tuple[list[BoundStep[S]], list[str]]:
     """The steps that could be set up, and the errors of the others; names that nobody knows go to ``unknown``."""
-    bound: list[Bound[S]] = []
+    bound: list[BoundStep[S]] = []
     errors: list[str] = []
     for step in listed:
         kind = kinds.get(step.name)
@@ -271,9 +278,13 @@ def _bound(
             unknown.append(step.name)
             continue
         try:
-            made = kind(parameters(step, kind))
-            if kinds is WEIGHERS:
-                _check_multiplier(step)
+            made = kind(decode_parameters(step, kind))
+            # Larger ones than any use could come to sums that are no numbers. Nothing reads that of a filter.
+            if kinds is WEIGHERS and not abs(step.multiplier) <= MULTIPLIER_LIMIT:
+                raise BadInput(
+                    f"step {step.name}: the multiplier is {step.multiplier}",
+                    remedy=f"at most {MULTIPLIER_LIMIT:g} either way",
+                )
             if kind.needs and usable is not None and kind.needs not in usable:
                 raise BadInput(
                     f"step {step.name}: Knowledge/{kind.needs} is missing, not ready or empty",
@@ -282,24 +293,8 @@ def _bound(
         except BadInput as error:
             errors.append(str(error))
             continue
-        bound.append(Bound(made, kind.on_error if step.on_error is None else step.on_error, step.multiplier))
+        bound.append(BoundStep(made, kind.on_error if step.on_error is None else step.on_error, step.multiplier))
     return bound, errors
-
-
-def _check_multiplier(step: pipelines.Step) -> None:
-    """Larger ones than any use could come to sums that are no numbers. Nothing reads that of a filter."""
-    if not abs(step.multiplier) <= MULTIPLIER_LIMIT:
-        raise BadInput(
-            f"step {step.name}: the multiplier is {step.multiplier}", remedy=f"at most {MULTIPLIER_LIMIT:g} either way"
-        )
-
-
-def _tenant_filters(listed: list[BoundFilter]) -> tuple[BoundFilter, ...]:
-    """What complements the listed filters on tenants; a pipeline that lists none of them is left as it is."""
-    names = {bound.step.name for bound in listed}
-    if names.isdisjoint(kind.name for kind in TENANT_FILTERS):
-        return ()
-    return tuple(Bound(kind(), kind.on_error) for kind in TENANT_FILTERS if kind.name not in names)
 
 
 def with_outcome(conditions: tuple[Condition, ...], result: BuildResult) -> tuple[Condition, ...]:
@@ -345,7 +340,7 @@ class PipelineTable(Mapping[str, BuiltPipeline]):
         """Another one as soon as any pipeline is."""
 
     @classmethod
-    def shipped(cls, usable: Callable[[], frozenset[str]] = frozenset) -> PipelineTable:
+    def with_shipped(cls, usable: Callable[[], frozenset[str]] = frozenset) -> PipelineTable:
         """All shipped pipelines."""
         table = cls(usable)
         for pipeline in shipped_pipelines():
@@ -371,7 +366,7 @@ class PipelineTable(Mapping[str, BuiltPipeline]):
         for pipeline in list(self._objects.values()):
             self.put(pipeline)
 
-    def detecting(self) -> tuple[BuiltPipeline, ...]:
+    def detector_pipelines(self) -> tuple[BuiltPipeline, ...]:
         """The detector pipelines, by name."""
         return tuple(self._detectors[name] for name in sorted(self._detectors))
 
@@ -383,7 +378,7 @@ class PipelineTable(Mapping[str, BuiltPipeline]):
         self._detectors.pop(name, None)
         self._broken.discard(name)
 
-    def broken(self, name: str) -> bool:
+    def is_broken(self, name: str) -> bool:
         """Whether a pipeline of that name exists and cannot be used."""
         return name in self._broken
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from outlive.placement.detectors import Move
+from outlive.placement.detectors import CompletedMove
 
 
 class VmLocation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -31,6 +31,6 @@ class VmMoves(Protocol):
         """Move it live to any other host, without copying disks. Errors say why that is refused."""
         ...
 
-    async def moves(self, vm: str) -> Sequence[Move]:
+    async def list_moves(self, vm: str) -> Sequence[CompletedMove]:
         """Moves that it has made, the oldest first, as far as they are known. ``Unavailable``."""
         ...

@@ -14,14 +14,13 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import as_instant
+from outlive.base import as_instant
 from outlive.placement.request import PlacementRequest
 from outlive.placement.reservations import RESIZES
 from outlive.resources import (
     ACTIVE_STATES,
     Amounts,
     CommittedResource,
-    CommittedResourceSpec,
     ProjectQuota,
     Reservation,
 )
@@ -35,14 +34,14 @@ Key = tuple[str, str, str]
 """Project, zone and flavor group."""
 
 
-class Demand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class QuotaDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What VMs need of quota: GiB, whole cores, and how many they are."""
 
     ram: int = 0
     cores: int = 0
     instances: int = 0
 
-    def of(self, kind: str) -> int:
+    def amount_of(self, kind: str) -> int:
         """One of ``KINDS``."""
         return {"ram": self.ram, "cores": self.cores, "instances": self.instances}[kind]
 
@@ -54,7 +53,7 @@ class VmSize(msgspec.Struct, frozen=True, kw_only=True):
     resources: Amounts
 
 
-class Promise(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class QuotaCommitment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A commitment of memory as quota sees it: GiB, rounded up, and Unix times; 0 without a start or an end."""
 
     amount: int
@@ -79,13 +78,13 @@ class Balance(msgspec.Struct, kw_only=True, rename="camel"):
     used: dict[str, int] = {}
     """Of ``KINDS``: what it pays as it goes."""
 
-    def charge(self, vm: Demand) -> None:
+    def charge(self, vm: QuotaDemand) -> None:
         """Charge a VM on its way: to the commitment with least left that has room for it, else to the quota."""
         at = bisect_left(self.free, vm.ram)
         if at < len(self.free):
             insort(self.free, self.free.pop(at) - vm.ram)
         else:
-            self.used = {kind: self.used.get(kind, 0) + vm.of(kind) for kind in KINDS}
+            self.used = {kind: self.used.get(kind, 0) + vm.amount_of(kind) for kind in KINDS}
 
 
 class QuotaDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -98,17 +97,20 @@ class QuotaDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     needed: int = 0
 
 
-def demand_of(request: PlacementRequest, now: VmSize | None, group: str) -> Demand:
+def demand_of(request: PlacementRequest, now: VmSize | None, group: str) -> QuotaDemand:
     """What a request needs; of a VM that gets another size in the same group, what it grows by."""
     memory, cpu = request.need.memory_bytes * request.instances, request.need.cpu_milli * request.instances
     instances = request.instances
     if request.intent in RESIZES and now is not None and now.group == group:
         memory, cpu, instances = memory - now.resources.memory_bytes, cpu - now.resources.cpu_milli, 0
-    return _demand(memory, cpu, instances)
+    return _demand_of(memory, cpu, instances)
 
 
 def balance_of(
-    promises: Iterable[Promise], limits: Mapping[str, int] | None, used: Mapping[str, int], pending: Iterable[Demand]
+    promises: Iterable[QuotaCommitment],
+    limits: Mapping[str, int] | None,
+    used: Mapping[str, int],
+    pending: Iterable[QuotaDemand],
 ) -> Balance:
     """The balance of commitments that hold now, after ``pending`` VMs were charged in their order."""
     listed = list(promises)
@@ -123,14 +125,14 @@ def balance_of(
     return made
 
 
-def decide_quota(balance: Balance, demand: Demand) -> QuotaDecision:
+def decide_quota(balance: Balance, demand: QuotaDemand) -> QuotaDecision:
     """Whether the demand fits into one commitment, else into what is left of quota."""
     if demand.ram and balance.free and balance.free[-1] >= demand.ram:
         return QuotaDecision(decision="accept_cr", resource="ram")
     if balance.limits is None:
         return QuotaDecision(decision="accept_no_quota")
     for kind in KINDS:
-        needed, limit = demand.of(kind), balance.limits.get(kind, -1)
+        needed, limit = demand.amount_of(kind), balance.limits.get(kind, -1)
         if limit < 0 or not needed:
             continue
         headroom = limit - balance.used.get(kind, 0) - (balance.committed if kind == "ram" else 0)
@@ -139,12 +141,12 @@ def decide_quota(balance: Balance, demand: Demand) -> QuotaDecision:
     return QuotaDecision(decision="accept_payg")
 
 
-def _demand(memory: int, cpu: int, instances: int) -> Demand:
-    return Demand(ram=max(0, -(-memory // GIB)), cores=max(0, -(-cpu // 1000)), instances=max(0, instances))
+def _demand_of(memory: int, cpu: int, instances: int) -> QuotaDemand:
+    return QuotaDemand(ram=max(0, -(-memory // GIB)), cores=max(0, -(-cpu // 1000)), instances=max(0, instances))
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Balance:
     """A balance, and until when it is right: then a commitment begins or ends."""
 
     balance: Balance
@@ -160,16 +162,16 @@ class Quotas:
     def __init__(self) -> None:
         self.size_of: Callable[[str], VmSize | None] = lambda _vm: None
         """The present size of a VM, where somebody knows it."""
-        self._promises: dict[Key, dict[str, Promise]] = {}
+        self._promises: dict[Key, dict[str, QuotaCommitment]] = {}
         self._key_of_commitment: dict[str, Key] = {}
         self._quotas: dict[tuple[str, str], ProjectQuota] = {}
         self._quota_names: dict[str, tuple[str, str]] = {}
-        self._pending: dict[Key, dict[str, Demand]] = {}
+        self._pending: dict[Key, dict[str, QuotaDemand]] = {}
         """Key → VM → what it needs, in the order in which they were sent."""
         self._rooms: dict[tuple[Key, str], set[str]] = {}
         """Key and VM → its in-flight reservations."""
         self._key_of_room: dict[str, tuple[Key, str]] = {}
-        self._balances: dict[Key, _Kept] = {}
+        self._balances: dict[Key, _Balance] = {}
 
     # -- changes ---------------------------------------------------------------------------------------
 
@@ -181,7 +183,14 @@ class Quotas:
             return
         key = (spec.project_id, spec.availability_zone, spec.flavor_group_name)
         self._key_of_commitment[commitment.name] = key
-        self._promises.setdefault(key, {})[commitment.name] = _promise(commitment, spec)
+        used = commitment.status.used_resources
+        ends = [as_instant(end) for end in (spec.end_time, commitment.spec.end_time) if end is not None]
+        self._promises.setdefault(key, {})[commitment.name] = QuotaCommitment(
+            amount=-(-spec.total // GIB),
+            used=-(-used.memory_bytes // GIB) if used is not None else 0,
+            start=as_instant(spec.start_time) if spec.start_time is not None else 0.0,
+            end=min(ends, default=0.0),
+        )
         self._balances.pop(key, None)
 
     def remove_commitment(self, name: str) -> None:
@@ -231,7 +240,7 @@ class Quotas:
         elif before != demand:
             self._balances.pop(key, None)
 
-    def _demand_in_flight(self, reservation: Reservation) -> tuple[Key, str, Demand] | None:
+    def _demand_in_flight(self, reservation: Reservation) -> tuple[Key, str, QuotaDemand] | None:
         """Of what and whom it is, and what the VM adds to what its project uses; ``None`` where nobody is charged."""
         spec, details = reservation.spec, reservation.spec.in_flight_reservation
         if details is None or not (details.project_id and spec.availability_zone and details.resource_group):
@@ -241,7 +250,7 @@ class Quotas:
         now = self.size_of(details.vm_id) if details.intent in RESIZES else None
         if now is not None and now.group == details.resource_group:
             memory, cpu, instances = memory - now.resources.memory_bytes, cpu - now.resources.cpu_milli, 0
-        return key, details.vm_id, _demand(memory, cpu, instances)
+        return key, details.vm_id, _demand_of(memory, cpu, instances)
 
     def release(self, reservation: str) -> None:
         """The reservation is gone."""
@@ -259,47 +268,33 @@ class Quotas:
 
     # -- questions -------------------------------------------------------------------------------------
 
-    def balance(self, project: str, zone: str, group: str, *, now: float, asking: str = "") -> Balance:
+    def compute_balance(self, project: str, zone: str, group: str, *, now: float, asking: str = "") -> Balance:
         """What a project has. The room of ``asking``, the VM itself, does not count. Shared: for reading only."""
         key = (project, zone, group)
         pending = self._pending.get(key, {})
         if asking in pending:
-            return self._made(key, now, [demand for vm, demand in pending.items() if vm != asking])
+            return self._compute_balance(key, now, [demand for vm, demand in pending.items() if vm != asking])
         kept = self._balances.get(key)
         if kept is None or now >= kept.until:
-            kept = self._balances[key] = _Kept(self._made(key, now, pending.values()), self._change_after(key, now))
+            # Until the next commitment begins or ends.
+            moments = (at for one in self._promises.get(key, {}).values() for at in (one.start, one.end))
+            until = min((at for at in moments if at > now), default=math.inf)
+            kept = self._balances[key] = _Balance(self._compute_balance(key, now, pending.values()), until)
             while len(self._balances) > BALANCES_KEPT:
                 del self._balances[next(iter(self._balances))]
         return kept.balance
 
-    def _made(self, key: Key, now: float, pending: Iterable[Demand]) -> Balance:
+    def _compute_balance(self, key: Key, now: float, pending: Iterable[QuotaDemand]) -> Balance:
         project, zone, group = key
         quota = self._quotas.get((project, zone))
         promises = self._promises.get(key, {}).values()
         return balance_of(
             [one for one in promises if one.holds(now)],
-            _of_group(quota.spec.quota, group) if quota is not None else None,
-            _of_group(quota.status.payg_usage, group) if quota is not None else {},
+            _select_group(quota.spec.quota, group) if quota is not None else None,
+            _select_group(quota.status.payg_usage, group) if quota is not None else {},
             pending,
         )
 
-    def _change_after(self, key: Key, now: float) -> float:
-        """When the next commitment begins or ends."""
-        moments = (at for one in self._promises.get(key, {}).values() for at in (one.start, one.end))
-        return min((at for at in moments if at > now), default=math.inf)
 
-
-def _promise(commitment: CommittedResource, spec: CommittedResourceSpec) -> Promise:
-    used = commitment.status.used_resources
-    ends = [as_instant(end) for end in (spec.end_time, commitment.spec.end_time) if end is not None]
-    return Promise(
-        amount=-(-spec.total // GIB),
-        used=-(-used.memory_bytes // GIB) if used is not None else 0,
-        start=as_instant(spec.start_time) if spec.start_time is not None else 0.0,
-        end=min(ends, default=0.0),
-    )
-
-
-def _of_group(amounts: Mapping[str, int], group: str) -> dict[str, int]:
-    """The amounts of a flavor group, by kind."""
+def _select_group(amounts: Mapping[str, int], group: str) -> dict[str, int]:
     return {kind: amounts[name] for kind in KINDS if (name := f"hw_version_{group}_{kind}") in amounts}

@@ -20,9 +20,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.base.hashes import stable_hash
+from outlive.base import stable_hash
 from outlive.placement.columns import BoolVector, FloatVector, Rows
-from outlive.placement.steps import Event, Reason, Run
+from outlive.placement.steps import PipelineRun, StepEvent, StepRefusal
 
 KeyVector = NDArray[np.uint64]
 Positions = NDArray[np.intp]
@@ -63,7 +63,7 @@ def best_first(scores: FloatVector, keys: Callable[[Positions], KeyVector], name
     word whose high bits are the score. Where the bits that are left do not decide, more exact steps follow.
     """
     bits = max(1, (len(scores) - 1).bit_length())
-    order = _order_of(_falling(scores), bits)
+    order = _order_of(_falling_keys(scores), bits)
     ranked = scores[order]
     if (ranked[1:] > ranked[:-1]).any():
         order = np.argsort(-scores, kind="stable")
@@ -75,11 +75,11 @@ def best_first(scores: FloatVector, keys: Callable[[Positions], KeyVector], name
     tied[1:] = same
     tied[:-1] |= same
     places = np.flatnonzero(tied)
-    order[places] = _untied(order[places], ranked[places], keys, name_of)
+    order[places] = _break_ties(order[places], ranked[places], keys, name_of)
     return order
 
 
-def _untied(
+def _break_ties(
     order: Positions, ranked: FloatVector, keys: Callable[[Positions], KeyVector], name_of: Callable[[int], str]
 ) -> Positions:
     """Positions that are in order of their scores, with those of one score in order of their keys and names."""
@@ -94,7 +94,7 @@ def _untied(
     return _settle(order[within], groups[within], tied_keys[within], name_of)
 
 
-def _falling(scores: FloatVector) -> KeyVector:
+def _falling_keys(scores: FloatVector) -> KeyVector:
     """Words that rise as the scores fall."""
     signed = (0.0 - scores).view(np.int64)
     flips = signed >> np.int64(63)
@@ -158,13 +158,13 @@ class StepTrace:
     statistic: str = ""
     removed: int = 0
     seconds: float = 0.0
-    error: Reason | None = None
+    error: StepRefusal | None = None
     """Why the step failed, if it did."""
     rejected_all: bool = False
     """Whether its failure refused everybody."""
-    events: tuple[Event, ...] = ()
+    events: tuple[StepEvent, ...] = ()
 
-    def activations(self) -> FloatVector:
+    def get_activations(self) -> FloatVector:
         """One number for each true entry of ``kept``; zeros for a step without scores."""
         return np.zeros(int(np.count_nonzero(self.kept))) if self.scores is None else self.scores
 
@@ -176,7 +176,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     kind: Literal["filter", "weigher"]
     activations: dict[str, float]
     multiplier: float = 1.0
-    error: Reason | None = None
+    error: StepRefusal | None = None
 
 
 class RankingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -189,8 +189,8 @@ class RankingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     aggregated_out_weights: dict[str, float]
     ordered_hosts: tuple[str, ...]
     target_host: str | None
-    rejected: dict[str, Reason] = {}
-    refusal: Reason | None = None
+    rejected: dict[str, StepRefusal] = {}
+    refusal: StepRefusal | None = None
 
 
 class Ranking:
@@ -200,14 +200,14 @@ class Ranking:
         self,
         *,
         pipeline: str,
-        run: Run,
+        run: PipelineRun,
         start: Rows,
         raw: FloatVector,
         normalized: FloatVector,
         order: Rows,
         out: FloatVector,
         traces: tuple[StepTrace, ...],
-        rejected: Mapping[str, Reason],
+        rejected: Mapping[str, StepRefusal],
         seconds: float = 0.0,
     ) -> None:
         self.pipeline = pipeline
@@ -229,7 +229,7 @@ class Ranking:
     @cached_property
     def hosts(self) -> tuple[str, ...]:
         """Hosts, best first."""
-        return tuple(self.names(self.order))
+        return tuple(self.names_at(self.order))
 
     @cached_property
     def scores(self) -> tuple[float, ...]:
@@ -239,10 +239,10 @@ class Ranking:
     @property
     def target(self) -> str | None:
         """The first host."""
-        return self.run.name(int(self.order[0])) if len(self.order) else None
+        return self.run.name_at(int(self.order[0])) if len(self.order) else None
 
     @property
-    def refusal(self) -> Reason | None:
+    def refusal(self) -> StepRefusal | None:
         """The failed step that refused everybody, if one did."""
         return next((trace.error for trace in self.traces if trace.rejected_all), None)
 
@@ -258,22 +258,22 @@ class Ranking:
             return msgspec.json.encode(self.hosts)
         return self.run.fleet.columns.json_list(self.run.names, self.order)
 
-    def names(self, at: Rows) -> list[str]:
+    def names_at(self, at: Rows) -> list[str]:
         """The hosts at these positions."""
         if not self.run.extra:
             names: list[str] = self.run.names[at].tolist()
             return names
-        return [self.run.name(int(one)) for one in at]
+        return [self.run.name_at(int(one)) for one in at]
 
-    def document(self) -> RankingDocument:
+    def to_document(self) -> RankingDocument:
         """Everything, by host name."""
-        start = self.names(self.start)
+        start = self.names_at(self.start)
         steps = tuple(
             StepResult(
                 step_name=trace.name,
                 kind=trace.kind,
                 activations=dict(
-                    zip(self.names(np.flatnonzero(trace.kept)), trace.activations().tolist(), strict=True)
+                    zip(self.names_at(np.flatnonzero(trace.kept)), trace.get_activations().tolist(), strict=True)
                 ),
                 multiplier=trace.multiplier,
                 error=trace.error,
@@ -293,7 +293,7 @@ class Ranking:
         )
 
 
-def why_nowhere(ranking: Ranking) -> str:
+def explain_nowhere(ranking: Ranking) -> str:
     """How many hosts each step refused, the most first: ``1,400 by filter_has_enough_capacity``."""
     counts: dict[str, int] = {}
     for reason in ranking.rejected.values():

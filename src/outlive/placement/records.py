@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from outlive.base.logging import get_logger
+from outlive.base import get_logger
 from outlive.placement.knowledge import is_ready
 from outlive.resources import Knowledge
 
@@ -73,7 +73,7 @@ FORMS: Final[Mapping[str, type[Record]]] = MappingProxyType(
 T = TypeVar("T", bound=Record)
 
 
-class Records:
+class KnowledgeRecords:
     """The records of all ``Knowledge`` objects that steps know."""
 
     def __init__(self) -> None:
@@ -104,11 +104,11 @@ class Records:
             self._records.pop(name, None)
         return could != bool(found)
 
-    def usable(self) -> frozenset[str]:
+    def usable_names(self) -> frozenset[str]:
         """Names of what has records."""
         return frozenset(self._records)
 
-    def of(self, name: str, form: type[T]) -> tuple[T, ...]:
+    def records_of(self, name: str, form: type[T]) -> tuple[T, ...]:
         """The records of that name; empty where there are none."""
         return tuple(one for one in self._records.get(name, ()) if isinstance(one, form))
 

@@ -13,10 +13,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.resources import Amounts
-from outlive.resources.functions import FunctionNeed
-from outlive.resources.reservations import ReservationType
+from outlive.base import BadInput
+from outlive.resources import Amounts, FunctionNeed, ReservationType
 
 CHECK_TYPE_HINT: Final = "_nova_check_type"
 GROUP_HINT: Final = "_cortex_resource_group"
@@ -55,9 +53,7 @@ class Intent(enum.StrEnum):
 
 
 FAILOVER_SEARCH: Final = frozenset({Intent.RESERVE_FOR_FAILOVER, Intent.REUSE_FAILOVER_RESERVATION})
-INTERNAL_PROBES: Final = FAILOVER_SEARCH | {Intent.CAPACITY_PROBE}
-"""Calls for nobody's VM in particular."""
-INTERNAL_CALLS: Final = INTERNAL_PROBES | {Intent.RESERVE_FOR_COMMITTED_RESOURCE}
+INTERNAL_CALLS: Final = FAILOVER_SEARCH | {Intent.CAPACITY_PROBE, Intent.RESERVE_FOR_COMMITTED_RESOURCE}
 
 _HINT_WORDS: Final = {
     "rebuild": Intent.REBUILD,
@@ -109,7 +105,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """A piece of a request in our own JSON."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PlacementOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the call is to be carried out (docs/reference/placement.md#options). The wire names are these names."""
 
     read_only: bool = False
@@ -138,7 +134,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
 
 
-SILENT: Final = Options(skip_history=True, skip_inflight=True, skip_committed_resource_tracking=True)
+SILENT: Final = PlacementOptions(skip_history=True, skip_inflight=True, skip_committed_resource_tracking=True)
 """The three skips: the call leaves no history, no in-flight reservation and no commitment tracking."""
 
 
@@ -194,7 +190,7 @@ class PlacementRequest(Wire, frozen=True):
     weights: tuple[float, ...] = ()
     """Aligned with ``hosts``; empty means zero each."""
     pipeline: str = ""
-    options: Options = Options()
+    options: PlacementOptions = PlacementOptions()
     request_id: str = ""
     global_request_id: str = ""
 

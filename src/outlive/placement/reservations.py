@@ -1,5 +1,5 @@
-"""What one reservation holds, and where (docs/reference/placement.md#capacity): ``unused`` and ``blocked_hosts``, for
-everybody who asks. The ledger adds them up."""
+"""What one reservation holds, and where (docs/reference/placement.md#capacity): ``unused_amounts`` and
+``blocked_hosts``, for everybody who asks. The ledger adds them up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from outlive.placement.request import Intent, PlacementRequest
 from outlive.placement.settings import PlacementSettings
-from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Reservation, condition
+from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Reservation, find_condition
 
 AMOUNT_LIMIT = 2**52
 """Larger amounts count as this: 4 PiB, or four billion cores. Keeps every sum inside 64 bits."""
@@ -54,7 +54,7 @@ def capacity_query(
 
 def is_ready(reservation: Reservation) -> bool:
     """Whether the reservation is confirmed; a failover slot without a condition counts as such."""
-    found = condition(reservation.status.conditions, "Ready")
+    found = find_condition(reservation.status.conditions, "Ready")
     if found is None:
         return reservation.spec.type == FAILOVER
     return found.status == "True"
@@ -66,7 +66,7 @@ LOCKED: Final = "Decided"
 
 def is_locked(reservation: Reservation) -> bool:
     """Whether the slot holds its room from everybody, its own project included."""
-    found = condition(reservation.status.conditions, "Ready")
+    found = find_condition(reservation.status.conditions, "Ready")
     return found is not None and found.reason == LOCKED
 
 
@@ -114,7 +114,7 @@ def has_landed(reservation: Reservation, instances: Container[str]) -> bool:
     return vm != "" and arrival_host(reservation) != "" and vm in instances
 
 
-def unused(
+def unused_amounts(
     reservation: Reservation,
     *,
     ignore_allocations: bool = False,

@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final
 
-from outlive.placement.rules import AFFINITY, ANTI_AFFINITY, HARD, Demands
-from outlive.resources.policies import NOWHERE, AffinityRule
-from outlive.resources.reasons import Reason, RuleConflict, reason
-from outlive.resources.reasons.model import Value
+from outlive.placement.rules import AFFINITY, ANTI_AFFINITY, HARD, VmConstraints
+from outlive.resources import NOWHERE, AffinityRule
+from outlive.resources.reasons import Reason, RuleConflict, Value, make_reason
 
 MATCHED: Final = 256
 """Members of an anti-affinity group of which it is worked out exactly whether each can have a host."""
@@ -30,25 +29,25 @@ Zones = Mapping[str, str]
 class HardGroups:
     """VMs by the hard rules that tie them to others."""
 
-    def __init__(self, vms: Iterable[Demands] = ()) -> None:
-        self._members: dict[AffinityRule, dict[str, Demands]] = {}
-        self._vms: dict[str, Demands] = {}
+    def __init__(self, vms: Iterable[VmConstraints] = ()) -> None:
+        self._members: dict[AffinityRule, dict[str, VmConstraints]] = {}
+        self._vms: dict[str, VmConstraints] = {}
         for vm in vms:
             self.put(vm)
 
-    def put(self, vm: Demands) -> None:
+    def put(self, vm: VmConstraints) -> None:
         """As the VM is from now on."""
         before = self._vms.pop(vm.id, None)
-        for rule in _hard(before) if before is not None else ():
+        for rule in _hard_rules(before) if before is not None else ():
             del self._members[rule][vm.id]
-        for rule in _hard(vm):
+        for rule in _hard_rules(vm):
             self._vms[vm.id] = self._members.setdefault(rule, {})[vm.id] = vm
 
-    def concerned(self, vm: Demands) -> list[Demands]:
+    def find_tied(self, vm: VmConstraints) -> list[VmConstraints]:
         """The VM, and those of the others that hard rules tie to it, directly or by way of further ones."""
         found, left, seen = {vm.id: vm}, [vm], set[AffinityRule]()
         while left:
-            for rule in _hard(left.pop()):
+            for rule in _hard_rules(left.pop()):
                 if rule in seen:
                     continue
                 seen.add(rule)
@@ -59,23 +58,23 @@ class HardGroups:
         return list(found.values())
 
 
-def contradictions(vms: Collection[Demands], zones: Zones) -> list[Reason]:
+def find_contradictions(vms: Collection[VmConstraints], zones: Zones) -> list[Reason]:
     """Everything that these VMs ask for and cannot have, by VM and group; ``zones``: all hosts that are known."""
     by_id = {vm.id: vm for vm in sorted(vms, key=lambda one: one.id)}
     groups: dict[AffinityRule, list[str]] = {}
     for vm in by_id.values():
-        for rule in _hard(vm):
+        for rule in _hard_rules(vm):
             groups.setdefault(rule, []).append(vm.id)
     nowhere = [vm for vm in by_id.values() if vm.host_limit == NOWHERE]
-    found = [reason(RuleConflict.NO_ALLOWED_HOST, vm=vm.id) for vm in nowhere]
-    for block in _blocks(groups):
-        found += _within({name: by_id[name] for name in block})
+    found = [make_reason(RuleConflict.NO_ALLOWED_HOST, vm=vm.id) for vm in nowhere]
+    for block in _find_blocks(groups):
+        found += _find_conflicts_within({name: by_id[name] for name in block})
     rooms = Counter(zones.values())
     for rule, members in sorted(groups.items(), key=lambda one: one[0].group):
         if rule.policy == ANTI_AFFINITY:
             apart = [by_id[name] for name in members]
-            if any(_choices(vm, zones, rooms) < len(apart) for vm in apart):
-                found += _too_many(rule.group, apart, zones)
+            if any(_count_choices(vm, zones, rooms) < len(apart) for vm in apart):
+                found += _find_crowded_groups(rule.group, apart, zones)
     return found
 
 
@@ -85,11 +84,11 @@ def concerned_vm(conflict: Reason) -> str:
     return vms[0] if isinstance(vms, tuple) else str(conflict.fields["vm"])
 
 
-def _hard(vm: Demands) -> Iterator[AffinityRule]:
+def _hard_rules(vm: VmConstraints) -> Iterator[AffinityRule]:
     return (rule for rule in vm.rules if rule.policy in HARD)
 
 
-def _blocks(groups: Mapping[AffinityRule, Sequence[str]]) -> Iterator[list[str]]:
+def _find_blocks(groups: Mapping[AffinityRule, Sequence[str]]) -> Iterator[list[str]]:
     """VMs that are to be on one host, by way of affinity groups that have VMs in common."""
     block_of: dict[str, list[str]] = {}
     for rule, members in groups.items():
@@ -107,7 +106,7 @@ def _blocks(groups: Mapping[AffinityRule, Sequence[str]]) -> Iterator[list[str]]
             yield sorted(block)
 
 
-def _within(block: Mapping[str, Demands]) -> Iterator[Reason]:
+def _find_conflicts_within(block: Mapping[str, VmConstraints]) -> Iterator[Reason]:
     """What VMs that are to be on one host ask for besides."""
     groups: dict[str, list[str]] = {}
     for vm in block.values():
@@ -116,42 +115,42 @@ def _within(block: Mapping[str, Demands]) -> Iterator[Reason]:
                 groups.setdefault(rule.group, []).append(vm.id)
     for group, inside in sorted(groups.items()):
         if len(inside) > 1:
-            yield _both(group, inside, block)
+            # Two that are to be apart and together; that share an affinity group rather than that others tie.
+            pairs = combinations(inside[:NAMED_PAIRS], 2)
+            paths = {(one, two): _find_path(block[one], block[two], block.values()) for one, two in pairs}
+            (one, two), ties = min(paths.items(), key=lambda path: len(path[1]))
+            if len(ties) == 1:
+                yield make_reason(RuleConflict.BOTH_POLICIES, vm=one, other=two, group=ties[0], apart=group)
+            else:
+                yield make_reason(RuleConflict.CHAINED, vm=one, other=two, groups=ties, apart=group)
     limited = [vm for vm in block.values() if vm.host_limit not in ((), NOWHERE)]
     clash = next(((a, b) for a, b in combinations(limited, 2) if not set(a.host_limit) & set(b.host_limit)), None)
     if clash is None and limited and not set[str].intersection(*(set(vm.host_limit) for vm in limited)):
         clash = limited[0], limited[-1]
     if clash is not None:
         a, b = clash
-        yield _tied(RuleConflict.NO_COMMON_HOST, a, b, block, hosts=a.host_limit, others=b.host_limit)
+        yield _tied_conflict(RuleConflict.NO_COMMON_HOST, a, b, block, hosts=a.host_limit, others=b.host_limit)
     zoned = [vm for vm in block.values() if vm.zone]
     other = next((vm for vm in zoned if vm.zone != zoned[0].zone), None)
     if other is not None:
-        yield _tied(RuleConflict.ZONES_DIFFER, zoned[0], other, block, zone=zoned[0].zone, zones=other.zone)
+        yield _tied_conflict(RuleConflict.ZONES_DIFFER, zoned[0], other, block, zone=zoned[0].zone, zones=other.zone)
 
 
-def _tied(code: RuleConflict, vm: Demands, other: Demands, block: Mapping[str, Demands], **values: Value) -> Reason:
+def _tied_conflict(
+    code: RuleConflict, vm: VmConstraints, other: VmConstraints, block: Mapping[str, VmConstraints], **values: Value
+) -> Reason:
     """Two that affinity ties to one host, on which these values of theirs do not agree."""
-    return reason(code, vm=vm.id, other=other.id, **values, groups=_path(vm, other, block.values()))
+    return make_reason(code, vm=vm.id, other=other.id, **values, groups=_find_path(vm, other, block.values()))
 
 
-def _both(apart: str, inside: Sequence[str], vms: Mapping[str, Demands]) -> Reason:
-    """Two that are to be apart and together; those that share an affinity group before those that others tie."""
-    paths = {pair: _path(vms[pair[0]], vms[pair[1]], vms.values()) for pair in combinations(inside[:NAMED_PAIRS], 2)}
-    (vm, other), groups = min(paths.items(), key=lambda one: len(one[1]))
-    if len(groups) == 1:
-        return reason(RuleConflict.BOTH_POLICIES, vm=vm, other=other, group=groups[0], apart=apart)
-    return reason(RuleConflict.CHAINED, vm=vm, other=other, groups=groups, apart=apart)
-
-
-def _path(vm: Demands, other: Demands, vms: Iterable[Demands]) -> tuple[str, ...]:
+def _find_path(vm: VmConstraints, other: VmConstraints, vms: Iterable[VmConstraints]) -> tuple[str, ...]:
     """The shortest chain of affinity groups from one to the other."""
-    members: dict[str, list[Demands]] = {}
+    members: dict[str, list[VmConstraints]] = {}
     for one in vms:
         for rule in one.rules:
             if rule.policy == AFFINITY:
                 members.setdefault(rule.group, []).append(one)
-    left: list[tuple[Demands, tuple[str, ...]]] = [(vm, ())]
+    left: list[tuple[VmConstraints, tuple[str, ...]]] = [(vm, ())]
     seen = {vm.id}
     while left:
         one, path = left.pop(0)
@@ -165,30 +164,30 @@ def _path(vm: Demands, other: Demands, vms: Iterable[Demands]) -> tuple[str, ...
     return ()
 
 
-def _too_many(group: str, members: Sequence[Demands], zones: Zones) -> Iterator[Reason]:
+def _find_crowded_groups(group: str, members: Sequence[VmConstraints], zones: Zones) -> Iterator[Reason]:
     """Members that have fewer hosts together than they are."""
-    options = {vm.id: _options(vm, zones) for vm in members if vm.host_limit != NOWHERE and (zones or vm.host_limit)}
+    options = {
+        vm.id: vm.host_limit or tuple(host for host, zone in zones.items() if not vm.zone or zone == vm.zone)
+        for vm in members
+        if vm.host_limit != NOWHERE and (zones or vm.host_limit)
+    }
     holder: dict[str, str] = {}
     for vm in sorted(options, key=lambda name: len(options[name]))[:MATCHED]:
         reached = _give(vm, options, holder)
         if reached is not None:
             crowd = sorted({vm, *(holder[host] for host in reached)})
             hosts = tuple(sorted(reached)) or ("no host",)
-            yield reason(RuleConflict.TOO_MANY_MEMBERS, group=group, count=len(crowd), hosts=hosts, vms=tuple(crowd))
+            yield make_reason(
+                RuleConflict.TOO_MANY_MEMBERS, group=group, count=len(crowd), hosts=hosts, vms=tuple(crowd)
+            )
             return
 
 
-def _choices(vm: Demands, zones: Zones, rooms: Mapping[str, int]) -> int:
+def _count_choices(vm: VmConstraints, zones: Zones, rooms: Mapping[str, int]) -> int:
     """How many hosts it may run on, as far as is known."""
     if vm.host_limit or not zones:
         return len(vm.host_limit) if vm.host_limit not in ((), NOWHERE) else UNLIMITED
     return rooms.get(vm.zone, 0) if vm.zone else len(zones)
-
-
-def _options(vm: Demands, zones: Zones) -> tuple[str, ...]:
-    if vm.host_limit:
-        return vm.host_limit
-    return tuple(host for host, zone in zones.items() if not vm.zone or zone == vm.zone)
 
 
 def _give(vm: str, options: Mapping[str, Sequence[str]], holder: dict[str, str]) -> set[str] | None:

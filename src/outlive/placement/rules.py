@@ -2,8 +2,8 @@
 
 Recovery, drains, moves of users, failback and rebalancing ask ``judge``; planning of slots binds the same groups
 (``outlive.failover.separation``), and the filters of placement state what a host must be with the functions of this
-module. A hard rule refuses a host. A soft rule and a preferred host only rank, and whoever goes against a soft rule
-reports it. Room and health are not looked at. Plain data, without a store and without numpy.
+module. A hard rule refuses a host. A soft rule and a preferred host only rank, and a caller that goes against a soft
+rule reports it. Room and health are not looked at. Plain data, without a store and without numpy.
 """
 
 from __future__ import annotations
@@ -15,13 +15,22 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from outlive.base.phrases import listing
-from outlive.resources import ZONE_LABEL, Hypervisor, VirtualMachine, condition
-from outlive.resources.functions import FreeFunction, FunctionNeed, function_problem
-from outlive.resources.hosts import WORKING_CONDITIONS, free_functions, lost_places
-from outlive.resources.meta import Part
-from outlive.resources.policies import AffinityRule
-from outlive.resources.reasons import PlaceReason, Reason, reason
+from outlive.base import join_parts
+from outlive.resources import (
+    WORKING_CONDITIONS,
+    ZONE_LABEL,
+    AffinityRule,
+    FreeFunction,
+    FunctionNeed,
+    Hypervisor,
+    Part,
+    VirtualMachine,
+    find_condition,
+    free_functions,
+    function_problem,
+    lost_places,
+)
+from outlive.resources.reasons import PlaceReason, Reason, make_reason
 
 AFFINITY: Final = "affinity"
 ANTI_AFFINITY: Final = "anti-affinity"
@@ -80,12 +89,15 @@ def facts_of(host: Hypervisor) -> HostFacts:
     """The facts of a host record."""
     spec, status = host.spec, host.status
     machine = status.domain_capabilities
+    # Projects that the metadata of the host's aggregates name; several aggregates add up.
+    values = [value for one in status.aggregates for key, value in one.metadata.items() if key.startswith(_TENANT_KEY)]
+    tenants = frozenset(part for value in values for piece in value.split(",") if (part := piece.strip()))
     return HostFacts(
         zone=host.metadata.labels.get(ZONE_LABEL),
         traits=frozenset(status.traits) | frozenset(spec.custom_traits),
         allowed_projects=frozenset(spec.allowed_projects),
         aggregates=frozenset(aggregate.uuid for aggregate in status.aggregates if aggregate.uuid),
-        tenants=_tenants(host),
+        tenants=tenants,
         bad_condition=_bad_condition(host),
         in_service=spec.maintenance not in _OUT_OF_SERVICE,
         high_availability=spec.high_availability is not False,
@@ -108,23 +120,13 @@ def _bad_condition(host: Hypervisor) -> tuple[str, str, str] | None:
     """
     if host.status.lost:
         return "Lost", "True", f"fence {host.status.lost}"
-    if host.closed():
+    if host.closed_reason():
         return "Emptied", "True", host.status.domain_state or "drain"
     for kind, wanted in WORKING_CONDITIONS:
-        found = condition(host.status.conditions, kind)
+        found = find_condition(host.status.conditions, kind)
         if found is not None and found.status != wanted:
             return kind, found.status, found.reason
     return None
-
-
-def _tenants(host: Hypervisor) -> frozenset[str]:
-    """Projects named by the metadata of the host's aggregates; several aggregates add up."""
-    found: set[str] = set()
-    for aggregate in host.status.aggregates:
-        for key, value in aggregate.metadata.items():
-            if key.startswith(_TENANT_KEY):
-                found.update(part for piece in value.split(",") if (part := piece.strip()))
-    return frozenset(found)
 
 
 # What a VM asks of a host itself
@@ -286,7 +288,7 @@ V = TypeVar("V", bound=RuledVm)
 G = TypeVar("G")
 
 
-class Demands(Part, frozen=True, kw_only=True):
+class VmConstraints(Part, frozen=True, kw_only=True):
     """A VM, as far as it says where it may run."""
 
     id: str
@@ -301,7 +303,7 @@ class Demands(Part, frozen=True, kw_only=True):
     extra_specs: dict[str, str] = {}
     functions: tuple[FunctionNeed, ...] = ()
 
-    def unsuited(self, facts: HostFacts) -> Unsuited | None:
+    def find_unsuited(self, facts: HostFacts) -> Unsuited | None:
         """The first thing that a host with these facts is not, and that the VM asks for."""
         specs = self.extra_specs
         return (
@@ -314,10 +316,10 @@ class Demands(Part, frozen=True, kw_only=True):
         )
 
 
-def demands_of(vm: VirtualMachine) -> Demands:
+def demands_of(vm: VirtualMachine) -> VmConstraints:
     """As its spec says."""
     spec = vm.spec
-    return Demands(
+    return VmConstraints(
         id=vm.name,
         rules=spec.affinity_rules,
         host_limit=vm.allowed_hosts,
@@ -333,7 +335,7 @@ def demands_of(vm: VirtualMachine) -> Demands:
 def describe_network_limits(vm: VirtualMachine) -> list[str]:
     """Each of its networks that does not reach every host, with those that it reaches, in words."""
     return [
-        f"network {name} reaches {listing(hosts, most=HOSTS_NAMED) if hosts else 'no host at all'}: "
+        f"network {name} reaches {join_parts(hosts, most=HOSTS_NAMED) if hosts else 'no host at all'}: "
         "it may run nowhere else"
         for name, hosts in vm.status.network_hosts.items()
     ]
@@ -370,20 +372,16 @@ class Peers:
             for host in now:
                 there.setdefault(host, {})[vm] = None
 
-    def groups(self, rules: Iterable[AffinityRule]) -> tuple[Group, ...]:
-        """These groups as plain data."""
-        return tuple(Group(rule=rule, members=dict(sorted(self._hosts.get(rule, {}).items()))) for rule in rules)
-
-    def on(self, rule: AffinityRule, vm: str, host: str) -> tuple[str, ...]:
+    def members_on(self, rule: AffinityRule, vm: str, host: str) -> tuple[str, ...]:
         """Other members of the group on the host, by name."""
         return tuple(sorted(one for one in self._members.get(rule, {}).get(host, ()) if one != vm))
 
-    def hosts(self, rule: AffinityRule, vm: str) -> Iterator[str]:
+    def iter_hosts(self, rule: AffinityRule, vm: str) -> Iterator[str]:
         """The hosts of other members of the group; one as often as members are there."""
         return (host for member, hosts in self._hosts.get(rule, {}).items() if member != vm for host in hosts)
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What a VM's rules say of a host."""
 
     refusal: Reason | None = None
@@ -404,7 +402,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return -len(self.against), self.weight
 
 
-ANYWHERE: Final = Verdict()
+ANYWHERE: Final = RuleVerdict()
 NOBODY: Final = Peers()
 
 
@@ -413,7 +411,7 @@ def may_run_on(vm: Choosy, host: str) -> bool:
     return not vm.host_limit or host in vm.host_limit
 
 
-def judge(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None = None) -> Verdict:
+def judge(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None = None) -> RuleVerdict:
     """Whether the VM may be brought up on the host, and how well it would be there.
 
     ``peers``: where the members of its groups are or go, on hosts that live and that are not being left.
@@ -422,14 +420,14 @@ def judge(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None
     if not vm.host_limit and not vm.rules and not vm.preferred and facts is None:
         return ANYWHERE
     against: list[Reason] = []
-    for hard, why in _objections(vm, host, peers, facts):
+    for hard, why in _iter_objections(vm, host, peers, facts):
         if hard:
-            return Verdict(refusal=why)
+            return RuleVerdict(refusal=why)
         against.append(why)
-    return Verdict(against=tuple(against), weight=vm.preferred.get(host, 0))
+    return RuleVerdict(against=tuple(against), weight=vm.preferred.get(host, 0))
 
 
-def companions(vm: V, vms: Iterable[V]) -> tuple[V, ...]:
+def find_companions(vm: V, vms: Iterable[V]) -> tuple[V, ...]:
     """The VM, and those of the others that hard affinity rules keep on one host with it, also by way of further ones;
     by name."""
     views: dict[str, V] = {}
@@ -477,14 +475,14 @@ def judge_together(
             return refusal
         for rule in vm.rules:
             if rule.policy == ANTI_AFFINITY and rule in seen:
-                return reason(_CODES[rule.policy], vm=vm.id, host=host, group=rule.group, others=(seen[rule],))
+                return make_reason(_CODES[rule.policy], vm=vm.id, host=host, group=rule.group, others=(seen[rule],))
             seen[rule] = vm.id
     return None
 
 
 def storage_refusal(vm: str, host: str, place: str) -> Reason:
     """That the host does not reach a place of the VM's disks."""
-    return reason(PlaceReason.STORAGE_UNREACHED, vm=vm, host=host, place=place or "its daemon does not say which")
+    return make_reason(PlaceReason.STORAGE_UNREACHED, vm=vm, host=host, place=place or "its daemon does not say which")
 
 
 def function_refusal(
@@ -495,46 +493,35 @@ def function_refusal(
     if found is None:
         return None
     if not found.other:
-        return reason(PlaceReason.FUNCTION_MISSING, vm=vm, host=host, function=found.function)
-    return reason(PlaceReason.FUNCTION_IN_USE, vm=vm, host=host, function=found.function, other=found.other)
+        return make_reason(PlaceReason.FUNCTION_MISSING, vm=vm, host=host, function=found.function)
+    return make_reason(PlaceReason.FUNCTION_IN_USE, vm=vm, host=host, function=found.function, other=found.other)
 
 
-def objections(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None = None) -> list[Reason]:
+def find_objections(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None = None) -> list[Reason]:
     """All that ``judge`` would say of the host, hard rules and soft ones: of a VM that runs there already."""
-    return [why for _, why in _objections(vm, host, peers, facts)]
+    return [why for _, why in _iter_objections(vm, host, peers, facts)]
 
 
-def _objections(vm: RuledVm, host: str, peers: Peers, facts: HostFacts | None) -> Iterator[tuple[bool, Reason]]:
+def _iter_objections(vm: RuledVm, host: str, peers: Peers, facts: HostFacts | None) -> Iterator[tuple[bool, Reason]]:
     """What speaks against the host, and whether it is a hard rule."""
     if not may_run_on(vm, host):
-        far = next((name for name, hosts in _network_hosts(vm).items() if host not in hosts), None)
+        # What its networks reach, as far as the view tells it apart from its other limits.
+        reached = vm.network_hosts if isinstance(vm, VmConstraints) else {}
+        far = next((name for name, hosts in reached.items() if host not in hosts), None)
         if far is not None:
-            yield True, reason(PlaceReason.NETWORK_UNREACHED, vm=vm.id, host=host, network=far)
+            yield True, make_reason(PlaceReason.NETWORK_UNREACHED, vm=vm.id, host=host, network=far)
         else:
-            yield True, reason(PlaceReason.NOT_ALLOWED, vm=vm.id, host=host, hosts=vm.host_limit)
-    if facts is not None and isinstance(vm, Demands) and (unsuited := vm.unsuited(facts)) is not None:
-        yield True, reason(PlaceReason.UNSUITED, vm=vm.id, host=host, why=unsuited.message)
-    if facts is not None and isinstance(vm, Demands):
+            yield True, make_reason(PlaceReason.NOT_ALLOWED, vm=vm.id, host=host, hosts=vm.host_limit)
+    if facts is not None and isinstance(vm, VmConstraints) and (unsuited := vm.find_unsuited(facts)) is not None:
+        yield True, make_reason(PlaceReason.UNSUITED, vm=vm.id, host=host, why=unsuited.message)
+    if facts is not None and isinstance(vm, VmConstraints):
         lacks = function_refusal(vm.id, host, vm.functions, facts.functions)
         if lacks is not None:
             yield True, lacks
     for rule in vm.rules:
-        wrong = _wrong(vm.id, host, rule, peers)
-        if wrong is not None:
-            yield rule.policy in HARD, wrong
-
-
-def _network_hosts(vm: RuledVm) -> Mapping[str, tuple[str, ...]]:
-    """What its networks reach, as far as the view tells it apart from its other limits."""
-    return vm.network_hosts if isinstance(vm, Demands) else {}
-
-
-def _wrong(vm: str, host: str, rule: AffinityRule, peers: Peers) -> Reason | None:
-    """How the host is not as the rule asks."""
-    here, code = peers.on(rule, vm, host), _CODES[rule.policy]
-    if rule.policy not in _TOGETHER:
-        return reason(code, vm=vm, host=host, group=rule.group, others=here) if here else None
-    if here or next(peers.hosts(rule, vm), None) is None:
-        return None
-    hosts = tuple(sorted(set(peers.hosts(rule, vm))))
-    return reason(code, vm=vm, host=host, group=rule.group, hosts=hosts)
+        here, code = peers.members_on(rule, vm.id, host), _CODES[rule.policy]
+        if rule.policy not in _TOGETHER:
+            if here:
+                yield rule.policy in HARD, make_reason(code, vm=vm.id, host=host, group=rule.group, others=here)
+        elif not here and (hosts := tuple(sorted(set(peers.iter_hosts(rule, vm.id))))):
+            yield rule.policy in HARD, make_reason(code, vm=vm.id, host=host, group=rule.group, hosts=hosts)

@@ -5,17 +5,14 @@ A run gives nobody else a turn, so every call sees the fleet of one moment (docs
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger, request_context
-from outlive.base.random import Random
+from outlive.base import Clock, OutliveError, Random, get_logger, request_context
 from outlive.placement.engine import Engine
 from outlive.placement.errors import RunRefused
-from outlive.placement.external import ExternalAnswer, HostLists, answer, decode_request, refusal
+from outlive.placement.external import ExternalAnswer, HostLists, answer, decode_request, render_refusal
 from outlive.placement.fleet import Fleet
 from outlive.placement.history import HistoryWriter
 from outlive.placement.in_flight import InFlightWriter
@@ -23,14 +20,13 @@ from outlive.placement.metrics import PlacementMetrics
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import SILENT, Intent, PlacementRequest
-from outlive.placement.tracker import FAILED, UNTRACKED, Outcome, PlacementTracker
+from outlive.placement.tracker import FAILED, UNTRACKED, PlacementTracker, TrackingOutcome
 from outlive.placement.weighers import own_slot_rows, slots_of_vm_on
 from outlive.resources import CommittedResource, Hypervisor, Knowledge, Pipeline, ProjectQuota, Reservation
-from outlive.runtime.informer import Informer
-from outlive.runtime.metrics import Metrics
+from outlive.runtime import Informer, Metrics
 
 
-def shuffled(hosts: Sequence[str], own: Collection[str], *, first: int, random: Random) -> list[str]:
+def shuffle_top(hosts: Sequence[str], own: Collection[str], *, first: int, random: Random) -> list[str]:
     """The hosts with the first few permuted: places of own hosts among themselves, the others likewise."""
     result = list(hosts)
     head = range(min(first, len(result)))
@@ -74,7 +70,7 @@ class PlacementService:
         self._lists = HostLists()
         self._figures = PlacementMetrics(self.settings, metrics)
         self._durations = (
-            metrics.histogram("scheduler_api_request_duration_seconds", "Time of a scheduler call", _API_LABELS)
+            metrics.add_histogram("scheduler_api_request_duration_seconds", "Time of a scheduler call", _API_LABELS)
             if metrics is not None
             else None
         )
@@ -152,11 +148,11 @@ class PlacementService:
 
     async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
         """The hosts for a request, best first; ``RunRefused`` when it cannot be answered as a whole."""
-        ranking = self._ranked(request, why=why)
+        ranking = self._rank_counted(request, why=why)
         self._conclude(ranking)
         return ranking
 
-    def _ranked(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
+    def _rank_counted(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
         """The ranking, counted; a refusal is kept in the history."""
         try:
             ranking = self.engine.rank(request, why=why)
@@ -173,42 +169,44 @@ class PlacementService:
         if request.options.read_only:
             return
         if not request.options.skip_committed_resource_tracking:
-            outcome = self._tracked(ranking, order)
+            outcome: TrackingOutcome | None
+            if self.tracker is None or not self.settings.committed_resource_tracking:
+                group = request.group_name(self.settings.flavor_group_keys)
+                outcome = TrackingOutcome(group, UNTRACKED) if group else None
+            else:
+                try:
+                    outcome = self.tracker.track(ranking, order or ranking.hosts)
+                except Exception:  # noqa: BLE001 - the caller's VM has its host already, so the answer stays
+                    _log.exception("placement.not_tracked", vm=request.resource_id)
+                    outcome = FAILED
             if outcome is not None:
                 self._figures.count_outcome(ranking, outcome)
         if self.history is not None:
             self.history.record(ranking, tuple(order))
         if self.in_flight is not None and len(ranking):
             most = self.settings.in_flight_hosts or len(ranking)
-            self.in_flight.hold(request, order[:most] if order else ranking.names(ranking.order[:most]))
+            self.in_flight.hold(request, order[:most] if order else ranking.names_at(ranking.order[:most]))
 
-    def _tracked(self, ranking: Ranking, order: Sequence[str]) -> Outcome | None:
-        """How the answer counts. Whatever is wrong with the account, the answer stands."""
-        if self.tracker is None or not self.settings.committed_resource_tracking:
-            group = ranking.run.request.group_name(self.settings.flavor_group_keys)
-            return Outcome(group, UNTRACKED) if group else None
-        try:
-            return self.tracker.track(ranking, order or ranking.hosts)
-        except Exception:  # noqa: BLE001 - the caller's VM has its host already
-            _log.exception("placement.not_tracked", vm=ranking.run.request.resource_id)
-            return FAILED
-
-    async def external(self, body: bytes) -> ExternalAnswer:
+    async def answer_external(self, body: bytes) -> ExternalAnswer:
         """Answer Nova's call; never raises for what is in the body."""
         started = self._clock.monotonic()
         try:
             request = decode_request(body, self._lists)
             with request_context(greq=request.global_request_id, req=request.request_id):
-                ranking = self._ranked(request)
-                shuffled_hosts = self._shuffled(ranking)
+                ranking = self._rank_counted(request)
+                shuffled_hosts = self._shuffle_hosts(ranking)
                 self._conclude(ranking, shuffled_hosts)
                 target = shuffled_hosts[0] if shuffled_hosts else ranking.target or ""
                 self._log_answer(request, target, len(ranking))
-                hosts = _json_hosts(ranking, shuffled_hosts, request.renamed_hosts)
+                if renamed := request.renamed_hosts:
+                    names = [renamed.get(name, name) for name in shuffled_hosts or ranking.hosts]
+                    hosts = msgspec.json.encode(names)
+                else:
+                    hosts = msgspec.json.encode(shuffled_hosts) if shuffled_hosts else ranking.json_hosts()
                 result = answer(ranking, hosts)
         except OutliveError as error:
             _log.warning("placement.call_refused", code=error.code, error=str(error))
-            result = refusal(error)
+            result = render_refusal(error)
         if self._durations is not None:
             taken = self._clock.monotonic() - started
             self._durations.labels("POST", API_PATH, str(result.status), result.code).observe(taken)
@@ -227,8 +225,8 @@ class PlacementService:
             )
             ranking = await self.rank(msgspec.structs.replace(asked, options=options), why=True)
         except OutliveError as error:
-            return refusal(error)
-        return ExternalAnswer(status=200, body=msgspec.json.encode(ranking.document()))
+            return render_refusal(error)
+        return ExternalAnswer(status=200, body=msgspec.json.encode(ranking.to_document()))
 
     def _log_answer(self, request: PlacementRequest, target: str, hosts: int) -> None:
         """One event a call; that of an evacuation names the slot that its first host consumes."""
@@ -245,22 +243,15 @@ class PlacementService:
         slots = slots_of_vm_on(self.fleet, request.resource_id, target)
         _log.info("placement.answered", target=target, hosts=hosts, slots=slots, **fields)
 
-    def _shuffled(self, ranking: Ranking) -> list[str]:
+    def _shuffle_hosts(self, ranking: Ranking) -> list[str]:
         """The hosts of an evacuation, permuted at the top; empty for every other answer, which is left as it is."""
         request, settings = ranking.run.request, self.settings
         if request.intent is not Intent.EVACUATE or settings.evacuation_shuffle_k < 2:
             return []
-        own = {ranking.run.name(row) for row in own_slot_rows(self.fleet, request.resource_id)}
-        return shuffled(
+        own = {ranking.run.name_at(row) for row in own_slot_rows(self.fleet, request.resource_id)}
+        return shuffle_top(
             ranking.hosts,
             own,
             first=settings.evacuation_shuffle_k,
             random=self._random,
         )
-
-
-def _json_hosts(ranking: Ranking, shuffled_hosts: list[str], renamed: Mapping[str, str]) -> bytes:
-    """The hosts of an answer as a JSON list, by the names that their caller has for them."""
-    if renamed:
-        return msgspec.json.encode([renamed.get(name, name) for name in shuffled_hosts or ranking.hosts])
-    return msgspec.json.encode(shuffled_hosts) if shuffled_hosts else ranking.json_hosts()

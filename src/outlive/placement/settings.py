@@ -37,33 +37,33 @@ class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     """How placement answers. Keys are camelCase in the file and on the command line."""
 
     auth: Literal["token", "mtls", "none"] = "token"
-    """What ``POST /scheduler/nova/external`` asks of a caller; calls inside the process need nothing."""
+    """How callers of ``POST /scheduler/nova/external`` authenticate."""
     nova_limit_hosts_to_request: bool = True
-    """Answer only hosts that the request named, if it named any: Nova fails a request that gets another host."""
+    """Answer only hosts that the request named, as Nova requires."""
     evacuation_shuffle_k: NonNegative = 3
-    """How many of the first hosts of an evacuation are permuted, since Nova uses just the first; 0: none."""
+    """First hosts of an evacuation that are permuted, because Nova uses only the first."""
     own_slots_first: bool = True
-    """In an evacuation the hosts of the VM's own slots go first, whatever the weighers say."""
+    """In an evacuation the hosts of the VM's own slots go first."""
     flavor_memory_unit: Literal["mib", "mb"] = "mib"
-    """What a flavor's megabyte is to capacity filter and bin packing: 2^20 bytes, or 10^6 as in the reference."""
+    """A flavor's megabyte in capacity filter and bin packing: 2^20 bytes, or 10^6 as in Cortex."""
     flavor_group_keys: tuple[str, ...] = ("quota:hw_version",)
-    """Extra specs that name a flavor's group, the first present counting; older clouds add ``hw_version``."""
+    """Extra specs that name a flavor's group; older clouds add ``hw_version``."""
     committed_resource_tracking: bool = True
     """Put VMs that are placed into commitment slots of their project."""
     in_flight_seconds: NonNegative = 600
-    """How long the hosts of an answer hold room for a VM that none of them reports; 0: they hold none."""
+    """How long hosts of an answer reserve room for a VM that none reports; 0: none."""
     in_flight_hosts: NonNegative = 3
-    """How many hosts of an answer hold room, the best first: as many as Nova tries (``max_attempts``); 0: all."""
+    """Hosts of an answer that reserve room: as many as Nova tries (``max_attempts``); 0: all."""
     overcommit_mappings: tuple[OvercommitMapping, ...] = ()
-    """By which traits of a host ``spec.overcommit`` is set; without any, what people wrote there stays."""
+    """How traits of a host set ``spec.overcommit``; without any, operators' values stay."""
     descheduler_dry_run: bool = True
-    """Only say which VMs should leave their hosts, and move none."""
+    """Only report VMs that should leave their hosts."""
     metrics_host_label: bool = False
-    """Label the weight modification of steps by host: a series per host, step and pipeline."""
+    """Label the weight modification of steps by host."""
     metrics_detail_every: Positive = 16
-    """Every n-th run counts in metrics of the order of hosts (shift origin, impact, weight modification)."""
+    """Every n-th run fills the metrics of the order of hosts."""
     mask_cache: Positive = 512
-    """Remembered results of filters whose answer depends on slow facts only."""
+    """Size of the cache of filter results."""
 
 
 MIB = 2**20

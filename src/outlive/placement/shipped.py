@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from outlive.resources import COMMITTED, FAILOVER, ObjectMeta, Parameter, Pipeline, PipelineSpec, Step
+from outlive.resources import COMMITTED, FAILOVER, ObjectMeta, Parameter, Pipeline, PipelineSpec, StepSpec
 
 GENERAL_PURPOSE: Final = "kvm-general-purpose-load-balancing"
 HANA: Final = "kvm-hana-bin-packing"
 NEW_SLOT: Final = "kvm-new-failover-reservation"
-REUSE_SLOT: Final = "kvm-valid-host-reuse-failover-reservation"
-ACKNOWLEDGE_SLOT: Final = "kvm-acknowledge-failover-reservation"
-REPORT_CAPACITY: Final = "kvm-report-capacity"
 VMWARE_GENERAL_PURPOSE: Final = "vmware-general-purpose-load-balancing"
 VMWARE_HANA: Final = "vmware-hana-bin-packing"
 
@@ -53,78 +50,84 @@ _REPORT_FILTERS: Final = """
 def shipped_pipelines() -> tuple[Pipeline, ...]:
     """All of them, by name."""
     spread, pack = "Ordinary VMs, spread by load.", "In-memory databases, packed tightly."
-    evacuation, commitments = Step(name="kvm_failover_evacuation"), Step(name="kvm_committed_resource_reservation")
+    evacuation, commitments = (
+        StepSpec(name="kvm_failover_evacuation"),
+        StepSpec(name="kvm_committed_resource_reservation"),
+    )
     spreading, packing = (
         (*_size_weighers(-1.0), evacuation, commitments),
         (*_size_weighers(1.0), evacuation, commitments),
     )
-    steal = Step(
+    steal = StepSpec(
         name="avoid_high_steal_pct", params=(Parameter(key="maxStealPctOverObservedTimeSpan", float_value=20.0),)
     )
     contention = (
-        Step(name="vmware_binpack", params=_MEMORY_ONLY, multiplier=-1.0),
-        Step(name="vmware_avoid_long_term_contended_hosts", params=_contention()),
-        Step(name="vmware_avoid_short_term_contended_hosts", params=_contention()),
+        StepSpec(name="vmware_binpack", params=_MEMORY_ONLY, multiplier=-1.0),
+        StepSpec(name="vmware_avoid_long_term_contended_hosts", params=_contention_bounds()),
+        StepSpec(name="vmware_avoid_short_term_contended_hosts", params=_contention_bounds()),
     )
     made = (
-        _pipeline(GENERAL_PURPOSE, spread, _filters(_VM_FILTERS), spreading),
-        _pipeline(HANA, pack, _filters(_VM_FILTERS), packing),
-        _pipeline(f"{GENERAL_PURPOSE}-no-history", spread, _filters(_VM_FILTERS, _UNLOCKED), spreading),
-        _pipeline(f"{HANA}-no-history", pack, _filters(_VM_FILTERS, _UNLOCKED), packing),
-        _pipeline(
-            NEW_SLOT, "A host for a new failover slot.", _filters(_NEW_SLOT_FILTERS, _LOCKED), _size_weighers(-1.0)
+        _build_pipeline(GENERAL_PURPOSE, spread, _build_filters(_VM_FILTERS), spreading),
+        _build_pipeline(HANA, pack, _build_filters(_VM_FILTERS), packing),
+        _build_pipeline(f"{GENERAL_PURPOSE}-no-history", spread, _build_filters(_VM_FILTERS, _UNLOCKED), spreading),
+        _build_pipeline(f"{HANA}-no-history", pack, _build_filters(_VM_FILTERS, _UNLOCKED), packing),
+        _build_pipeline(
+            NEW_SLOT,
+            "A host for a new failover slot.",
+            _build_filters(_NEW_SLOT_FILTERS, _LOCKED),
+            _size_weighers(-1.0),
         ),
-        _pipeline(
-            REUSE_SLOT,
+        _build_pipeline(
+            "kvm-valid-host-reuse-failover-reservation",
             "Hosts whose slots a VM may share. The slot holds the space, so capacity is not asked.",
-            _filters(_REUSE_SLOT_FILTERS),
+            _build_filters(_REUSE_SLOT_FILTERS),
             gathers=False,
         ),
-        _pipeline(
-            ACKNOWLEDGE_SLOT,
+        _build_pipeline(
+            "kvm-acknowledge-failover-reservation",
             "Whether a VM could be evacuated into its slot now.",
-            _filters(_ACKNOWLEDGE_FILTERS),
+            _build_filters(_ACKNOWLEDGE_FILTERS),
             (evacuation,),
             gathers=False,
         ),
-        _pipeline(
-            REPORT_CAPACITY,
+        _build_pipeline(
+            "kvm-report-capacity",
             "Hosts that could ever take a flavor, for capacity reports.",
-            _filters(_REPORT_FILTERS, _EVER),
+            _build_filters(_REPORT_FILTERS, _EVER),
         ),
-        _pipeline("kvm-descheduler", "Finds VMs that should leave their host.", detectors=(steal,)),
-        _pipeline(
+        _build_pipeline("kvm-descheduler", "Finds VMs that should leave their host.", detectors=(steal,)),
+        _build_pipeline(
             VMWARE_GENERAL_PURPOSE,
             "VMware: re-weighs what Nova's own filters left.",
             weighers=contention,
             gathers=False,
         ),
-        _pipeline(VMWARE_HANA, "VMware: keeps Nova's order.", gathers=False),
+        _build_pipeline(VMWARE_HANA, "VMware: keeps Nova's order.", gathers=False),
     )
     return tuple(sorted(made, key=lambda pipeline: pipeline.name))
 
 
-def _filters(names: str, capacity: tuple[Parameter, ...] = ()) -> tuple[Step, ...]:
+def _build_filters(names: str, capacity: tuple[Parameter, ...] = ()) -> tuple[StepSpec, ...]:
     """The filters of these names; ``capacity`` are parameters of the filter on capacity."""
     params = {"filter_external_customer": _CUSTOMERS, "filter_has_enough_capacity": capacity}
-    return tuple(Step(name=name, params=params.get(name, ())) for name in names.split())
+    return tuple(StepSpec(name=name, params=params.get(name, ())) for name in names.split())
 
 
-def _size_weighers(bin_packing: float) -> tuple[Step, ...]:
+def _size_weighers(bin_packing: float) -> tuple[StepSpec, ...]:
     return (
-        Step(name="kvm_prefer_smaller_hosts", params=_MEMORY_ONLY),
-        Step(name="kvm_instance_group_soft_affinity"),
-        Step(name="kvm_binpack", params=_MEMORY_ONLY, multiplier=bin_packing),
+        StepSpec(name="kvm_prefer_smaller_hosts", params=_MEMORY_ONLY),
+        StepSpec(name="kvm_instance_group_soft_affinity"),
+        StepSpec(name="kvm_binpack", params=_MEMORY_ONLY, multiplier=bin_packing),
     )
 
 
-def _pipeline(
+def _build_pipeline(
     name: str,
     description: str,
-    filters: tuple[Step, ...] = (),
-    weighers: tuple[Step, ...] = (),
+    filters: tuple[StepSpec, ...] = (),
+    weighers: tuple[StepSpec, ...] = (),
     *,
-    detectors: tuple[Step, ...] = (),
+    detectors: tuple[StepSpec, ...] = (),
     gathers: bool = True,
 ) -> Pipeline:
     return Pipeline(
@@ -140,7 +143,7 @@ def _pipeline(
     )
 
 
-def _contention() -> tuple[Parameter, ...]:
+def _contention_bounds() -> tuple[Parameter, ...]:
     """Bounds of average and maximum CPU contention, and what they are scaled to."""
     bounds = {"avg": -0.75, "max": -0.25}
     return tuple(

@@ -26,7 +26,7 @@ from outlive.placement.settings import PlacementSettings
 OnError = Literal["skip", "reject"]
 
 
-class Reason(msgspec.Struct, frozen=True, rename="camel"):
+class StepRefusal(msgspec.Struct, frozen=True, rename="camel"):
     """Why a step refused a host: the step, a word that never changes, and a sentence with the numbers."""
 
     step: str
@@ -34,7 +34,7 @@ class Reason(msgspec.Struct, frozen=True, rename="camel"):
     message: str
 
 
-class Event(msgspec.Struct, frozen=True):
+class StepEvent(msgspec.Struct, frozen=True):
     """Something that a step noticed, counted by name and labels."""
 
     name: str
@@ -47,7 +47,7 @@ class NoParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(slots=True)
-class Run:
+class PipelineRun:
     """One request on its way through a pipeline."""
 
     fleet: Fleet
@@ -75,7 +75,7 @@ class Run:
         """Positions of this run."""
         return self.size + len(self.extra)
 
-    def name(self, at: int) -> str:
+    def name_at(self, at: int) -> str:
         """The host at a position."""
         return str(self.names[at]) if at < self.size else tuple(self.extra)[at - self.size]
 
@@ -85,14 +85,14 @@ class Run:
             return known
         return np.concatenate((known, np.full(len(self.extra), keep_unknown)))
 
-    def named(self, names: Sequence[str]) -> BoolVector:
+    def mask_hosts(self, names: Sequence[str]) -> BoolVector:
         """The positions of these hosts; names that are no candidates are fine."""
-        mask = self.pad(self.fleet.named(names), keep_unknown=False)
+        mask = self.pad(self.fleet.mask_hosts(names), keep_unknown=False)
         if self.extra:
             mask[[self.extra[name] for name in names if name in self.extra]] = True
         return mask
 
-    def positions(self, rows: Sequence[int] | Rows) -> Rows:
+    def positions_of(self, rows: Sequence[int] | Rows) -> Rows:
         """The positions of hosts at these rows of the fleet; a row may be of a host that only reservations name."""
         at = np.asarray(rows, dtype=np.intp)
         if not self.extra:
@@ -100,16 +100,16 @@ class Run:
         moved = {self.fleet.row_of(name): position for name, position in self.extra.items()}
         return np.array([moved.get(int(row), int(row)) for row in at], dtype=np.intp)
 
-    def nobody(self) -> BoolVector:
+    def mask_none(self) -> BoolVector:
         """The mask that refuses everybody."""
         return np.zeros(self.length, dtype=np.bool_)
 
-    def facts(self, host: str) -> HostFacts | None:
+    def find_facts(self, host: str) -> HostFacts | None:
         """What is known of a host."""
-        return self.fleet.facts(host)
+        return self.fleet.find_facts(host)
 
 
-class Step(ABC):
+class PipelineStep(ABC):
     """A filter or a weigher, with its parameters."""
 
     name: ClassVar[str]
@@ -122,39 +122,39 @@ class Step(ABC):
     def __init__(self, params: Any = None) -> None:
         self.params: Any = params if params is not None else self.params_type()
 
-    def skips(self, run: Run) -> bool:
+    def skips(self, run: PipelineRun) -> bool:
         """Whether the step has nothing to say about this request."""
         return False
 
 
-class Filter(Step):
+class Filter(PipelineStep):
     """Keeps some hosts."""
 
     counts_events: ClassVar[bool] = False
 
     @abstractmethod
-    def mask(self, run: Run) -> BoolVector:
+    def mask(self, run: PipelineRun) -> BoolVector:
         """True for the positions that may stay; ``StepFailed`` when that cannot be said."""
 
     @abstractmethod
-    def check(self, run: Run, host: str) -> Reason | None:
+    def check(self, run: PipelineRun, host: str) -> StepRefusal | None:
         """Why this host may not stay, ``None`` when it may. Plain Python; agrees with ``mask``."""
 
-    def events(self, run: Run) -> list[Event]:
+    def collect_events(self, run: PipelineRun) -> list[StepEvent]:
         """What is worth counting about this run, also when the step skips."""
         return []
 
-    def no(self, code: str, message: str) -> Reason:
+    def refuse(self, code: str, message: str) -> StepRefusal:
         """A refusal by this step."""
-        return Reason(self.name, code, message)
+        return StepRefusal(self.name, code, message)
 
-    def unsuited(self, found: Unsuited | None) -> Reason | None:
+    def refuse_unsuited(self, found: Unsuited | None) -> StepRefusal | None:
         """What a rule of ``outlive.placement.rules`` says, as a refusal by this step."""
-        return None if found is None else self.no(found.code, found.message)
+        return None if found is None else self.refuse(found.code, found.message)
 
-    def unknown(self, host: str) -> Reason:
+    def refuse_unknown(self, host: str) -> StepRefusal:
         """The refusal of a host without a record."""
-        return self.no("unknown-host", f"no host {host} is known")
+        return self.refuse("unknown-host", f"no host {host} is known")
 
 
 class FactsFilter(Filter):
@@ -164,42 +164,42 @@ class FactsFilter(Filter):
     """Whether hosts without a record may stay."""
 
     @abstractmethod
-    def asked(self, run: Run) -> Any:
+    def find_demand(self, run: PipelineRun) -> Any:
         """What it asks of a host, as a hashable value; ``None`` where it has nothing to say about the request."""
 
     @abstractmethod
-    def refusal(self, asked: Any, facts: HostFacts) -> Reason | None:
+    def find_refusal(self, asked: Any, facts: HostFacts) -> StepRefusal | None:
         """Why a host with these facts may not stay; ``None`` when it may."""
 
-    def skips(self, run: Run) -> bool:
+    def skips(self, run: PipelineRun) -> bool:
         """Whether nothing is asked for."""
-        return self._asked(run) is None
+        return self._cached_demand(run) is None
 
-    def mask(self, run: Run) -> BoolVector:
+    def mask(self, run: PipelineRun) -> BoolVector:
         """The hosts that are not refused; each class of hosts is judged once for what is asked."""
-        asked = self._asked(run)
-        known = run.fleet.accepted((self.name, asked), lambda facts: self.refusal(asked, facts) is None)
+        asked = self._cached_demand(run)
+        known = run.fleet.mask_accepted((self.name, asked), lambda facts: self.find_refusal(asked, facts) is None)
         return run.pad(known, keep_unknown=self.admits_unknown)
 
-    def check(self, run: Run, host: str) -> Reason | None:
+    def check(self, run: PipelineRun, host: str) -> StepRefusal | None:
         """The refusal of one host."""
-        facts = run.facts(host)
+        facts = run.find_facts(host)
         if facts is not None:
-            return self.refusal(self._asked(run), facts)
-        return None if self.admits_unknown else self.unknown(host)
+            return self.find_refusal(self._cached_demand(run), facts)
+        return None if self.admits_unknown else self.refuse_unknown(host)
 
-    def _asked(self, run: Run) -> Any:
+    def _cached_demand(self, run: PipelineRun) -> Any:
         if self not in run.memo:
-            run.memo[self] = self.asked(run)
+            run.memo[self] = self.find_demand(run)
         return run.memo[self]
 
 
-class Weigher(Step):
+class Weigher(PipelineStep):
     """Scores hosts; larger is better."""
 
     statistic: ClassVar[str] = ""
     """What its figure is called in metrics; empty: none."""
 
     @abstractmethod
-    def weigh(self, run: Run, at: Rows) -> FloatVector:
+    def weigh(self, run: PipelineRun, at: Rows) -> FloatVector:
         """The score of each of these positions, before scaling and multiplier."""

@@ -1,7 +1,7 @@
-"""What placement tells whoever keeps account of commitments: each answer, in the turn in which it is given.
+"""What placement reports to the account of commitments: each answer, in the turn in which it is given.
 
-Placement does not know commitments beyond their reservations. Whoever does says how an answer counts, and may put the
-VM into a slot (docs/reference/placement.md#tracking).
+Placement does not know commitments beyond their reservations. The tracker says how an answer counts, and may put the VM
+into a slot (docs/reference/placement.md#tracking).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from outlive.placement.ranking import Ranking
 
 
-class Outcome(NamedTuple):
+class TrackingOutcome(NamedTuple):
     """How an answer counts: flavor group, and label ``cr_slot`` of the metrics."""
 
     flavor_group: str
@@ -22,7 +22,7 @@ class Outcome(NamedTuple):
 class PlacementTracker(Protocol):
     """Keeps account of commitments."""
 
-    def track(self, ranking: Ranking, hosts: Sequence[str]) -> Outcome | None:
+    def track(self, ranking: Ranking, hosts: Sequence[str]) -> TrackingOutcome | None:
         """How an answer counts; ``None``: not at all, its flavor names no group. It must not block.
 
         ``hosts``: those of the answer, the first being selected; empty: none was found. What it changes in the fleet
@@ -33,5 +33,5 @@ class PlacementTracker(Protocol):
 
 UNTRACKED = "no_cr"
 """The label ``cr_slot`` while nobody keeps account."""
-FAILED = Outcome("unknown", "error")
+FAILED = TrackingOutcome("unknown", "error")
 """How an answer counts whose tracking failed, or whose flavor group nobody knows."""

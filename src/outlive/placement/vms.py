@@ -14,11 +14,17 @@ from typing import Final, Protocol
 import msgspec
 
 from outlive.placement.settings import MIB
-from outlive.resources import CPU, MEMORY, AffinityRule, Amounts, VirtualMachine, VirtualMachineSpec
-from outlive.resources.functions import FunctionNeed
-from outlive.resources.meta import object_name
-from outlive.resources.policies import every_rule
-from outlive.resources.vm_states import is_down_for_good
+from outlive.resources import (
+    CPU,
+    MEMORY,
+    AffinityRule,
+    Amounts,
+    FunctionNeed,
+    VirtualMachine,
+    every_rule,
+    is_down_for_good,
+    object_name,
+)
 
 MILLI: Final = 1000
 """Milli-cores of a core."""
@@ -67,7 +73,7 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     unprotected: bool = False
     """Whether somebody has taken it out of protection, or deleted it: then it needs no slots …"""
     unprotected_why: str = ""
-    """… and why, in the words of whoever did."""
+    """… and why, in that operator's words."""
     created_at: float = 0.0
     source: str = ""
     """Who gave the location: ``database``, ``nova``, ``hypervisor`` or ``resource``."""
@@ -209,6 +215,11 @@ def parse_extra_specs(text: str) -> dict[str, str] | None:
 
 def vm_of_row(server: ServerRow, flavor: FlavorRow, extra_specs: dict[str, str]) -> VmView:
     """A server with its flavor, also where it has no host."""
+    try:
+        moment = datetime.fromisoformat(server.created)
+        created_at = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        created_at = 0.0
     return VmView(
         id=server.id,
         name=server.name,
@@ -222,19 +233,10 @@ def vm_of_row(server: ServerRow, flavor: FlavorRow, extra_specs: dict[str, str])
         os_type=server.os_type or "unknown",
         disk_gib=flavor.disk_gib,
         status=server.status,
-        created_at=_instant(server.created),
+        created_at=created_at,
         source="database",
         stopped=server.status in STOPPED_STATES,
     )
-
-
-def _instant(text: str) -> float:
-    """Seconds since 1970 of an ISO 8601 time (UTC unless it says otherwise); 0 where there is none."""
-    try:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return 0.0
 
 
 def vm_of_resource(vm: VirtualMachine) -> VmView | None:
@@ -245,8 +247,13 @@ def vm_of_resource(vm: VirtualMachine) -> VmView | None:
 
 def view_of_resource(vm: VirtualMachine) -> VmView:
     """Our own object as a view, with an empty host while it is assigned to none."""
-    spec, host = vm.spec, _place(vm)
+    spec, host = vm.spec, _place_of(vm)
     created = vm.metadata.creation_timestamp
+    unprotected_why = spec.recovery.reason if spec.recovery.mode == "ignore" else ""
+    preferred = spec.preferred_hosts.weights
+    if spec.failback == "auto":  # hosts that it goes back to by itself are to be free of its slots
+        own = preferred.get(host, 0)
+        preferred = {name: weight if weight <= own else -1 for name, weight in preferred.items()}
     return VmView(
         id=vm.name,
         name=spec.display_name,
@@ -267,36 +274,21 @@ def view_of_resource(vm: VirtualMachine) -> VmView:
         server_group=spec.server_group,
         group_policy=spec.server_group_policy,
         affinity=spec.affinity,
-        preferred=_preferred_for_slots(spec, host),
+        preferred=preferred,
         level=spec.protection,
         priority=spec.restart_priority,
         unprotected=vm.deleting or spec.recovery.mode == "ignore",
-        unprotected_why=_unprotected_why(vm),
+        unprotected_why="it is being deleted" if vm.deleting else unprotected_why,
         created_at=created.timestamp() if created else 0.0,
         source="resource",
         due=spec.power_state == "running" and not vm.deleting and vm.status.phase in DUE_PHASES,
         stopped=is_down_for_good(vm),
         deleting=vm.deleting,
-        held=_held(vm, host),
+        held=_holding_hosts(vm, host),
     )
 
 
-def _unprotected_why(vm: VirtualMachine) -> str:
-    if vm.deleting:
-        return "it is being deleted"
-    return vm.spec.recovery.reason if vm.spec.recovery.mode == "ignore" else ""
-
-
-def _preferred_for_slots(spec: VirtualMachineSpec, host: str) -> dict[str, int]:
-    """The weights of hosts for its slots: those that it goes back to by itself are to be free of them."""
-    weights = spec.preferred_hosts.weights
-    if spec.failback != "auto":
-        return weights
-    own = weights.get(host, 0)
-    return {name: weight if weight <= own else -1 for name, weight in weights.items()}
-
-
-def _place(vm: VirtualMachine) -> str:
+def _place_of(vm: VirtualMachine) -> str:
     """Where it is assigned; while it is being recovered, where it was lost, until it is seen running where it is
     assigned: its slots are promises until then. A move may have brought it there before its source was lost.
     """
@@ -307,7 +299,7 @@ def _place(vm: VirtualMachine) -> str:
     return vm.host if runs else recovery.origin
 
 
-def _held(vm: VirtualMachine, place: str) -> tuple[str, ...]:
+def _holding_hosts(vm: VirtualMachine, place: str) -> tuple[str, ...]:
     """Who may run it, or waits for it in a move, once the host where it counts is among them.
 
     Where nobody has an entry, its host alone may begin to run it, unless it is down for good.

@@ -23,7 +23,7 @@ from outlive.placement.records import (
     ProjectNoisiness,
 )
 from outlive.placement.settings import MIB
-from outlive.placement.steps import Run, Weigher
+from outlive.placement.steps import PipelineRun, Weigher
 from outlive.placement.weighers import PositiveResourceWeights
 from outlive.resources import CPU, MEMORY
 
@@ -46,12 +46,12 @@ class VmwareBinPack(Weigher):
     needs = HOST_UTILIZATION
     statistic = "binpack score"
 
-    def weigh(self, run: Run, at: Rows) -> FloatVector:
+    def weigh(self, run: PipelineRun, at: Rows) -> FloatVector:
         """Weighted mean of how full the host is with the VM; 0 for hosts without a record."""
-        known = {one.compute_host: one for one in run.fleet.records.of(HOST_UTILIZATION, HostUtilization)}
+        known = {one.compute_host: one for one in run.fleet.records.records_of(HOST_UTILIZATION, HostUtilization)}
         needed = vm_amounts(run.request, run.settings)
         weights = self.params.resource_weights
-        return np.array([self._score(known.get(run.name(int(one)), _NO_HOST), needed, weights) for one in at])
+        return np.array([self._score(known.get(run.name_at(int(one)), _NO_HOST), needed, weights) for one in at])
 
     @staticmethod
     def _score(host: HostUtilization, needed: Mapping[str, int], weights: Mapping[str, float]) -> float:
@@ -120,14 +120,14 @@ class AvoidLongTermContention(Weigher):
     needs: ClassVar[str] = LONG_TERM_CONTENTION
     statistic = "contention"
 
-    def weigh(self, run: Run, at: Rows) -> FloatVector:
+    def weigh(self, run: PipelineRun, at: Rows) -> FloatVector:
         """The scores of average and maximum together; 0 for hosts without a record."""
         params: ContentionParams = self.params
         scores = {
             one.compute_host: params.avg(one.avg_cpu_contention) + params.max(one.max_cpu_contention)
-            for one in run.fleet.records.of(self.needs, HostContention)
+            for one in run.fleet.records.records_of(self.needs, HostContention)
         }
-        return np.array([scores.get(run.name(int(one)), 0.0) for one in at], dtype=np.float64)
+        return np.array([scores.get(run.name_at(int(one)), 0.0) for one in at], dtype=np.float64)
 
 
 class AvoidShortTermContention(AvoidLongTermContention):
@@ -163,16 +163,16 @@ class SpreadNoisyProjects(Weigher):
     needs = PROJECT_NOISINESS
     statistic = "noisiness"
 
-    def skips(self, run: Run) -> bool:
+    def skips(self, run: PipelineRun) -> bool:
         """Nobody's project."""
         return not run.request.project
 
-    def weigh(self, run: Run, at: Rows) -> FloatVector:
+    def weigh(self, run: PipelineRun, at: Rows) -> FloatVector:
         """The score of what the project uses there already; 0 for hosts without a record."""
         params: NoisinessParams = self.params
         scores = {
             one.compute_host: params.scale(one.avg_cpu_of_project)
-            for one in run.fleet.records.of(PROJECT_NOISINESS, ProjectNoisiness)
+            for one in run.fleet.records.records_of(PROJECT_NOISINESS, ProjectNoisiness)
             if one.project == run.request.project
         }
-        return np.array([scores.get(run.name(int(one)), 0.0) for one in at], dtype=np.float64)
+        return np.array([scores.get(run.name_at(int(one)), 0.0) for one in at], dtype=np.float64)

@@ -14,7 +14,7 @@ from outlive.placement.filters.capacity import vm_amounts
 from outlive.placement.fleet import Fleet
 from outlive.placement.ledger import Bucket
 from outlive.placement.request import GROUP_HINT, InstanceGroup, Intent
-from outlive.placement.steps import Run, Weigher
+from outlive.placement.steps import PipelineRun, Weigher
 from outlive.resources import CPU, MEMORY
 
 _SIGNS = {"soft-affinity": 1.0, "soft-anti-affinity": -1.0}
@@ -26,12 +26,12 @@ class SoftAffinity(Weigher):
     name = "kvm_instance_group_soft_affinity"
     statistic = "affinity"
 
-    def skips(self, run: Run) -> bool:
+    def skips(self, run: PipelineRun) -> bool:
         """No such group, or it has no members."""
         group = run.request.group
         return group is None or group.policy not in _SIGNS or not group.members
 
-    def weigh(self, run: Run, at: Rows) -> FloatVector:
+    def weigh(self, run: PipelineRun, at: Rows) -> FloatVector:
         """Members on each host, with the sign of the policy."""
         group = run.request.group or InstanceGroup()
         count = np.zeros(run.length)
@@ -78,18 +78,18 @@ class PreferSmallerHosts(Weigher):
     params_type = ResourceWeights
     statistic = "small host score"
 
-    def weigh(self, run: Run, at: Rows) -> FloatVector:
+    def weigh(self, run: PipelineRun, at: Rows) -> FloatVector:
         """Weighted mean over the resources that count."""
         parts: list[Part] = []
         for resource, weight in self.params.resource_weights.items():
-            sizes, has = _here(run, "effective", resource, at)
+            sizes, has = _amounts_at(run, "effective", resource, at)
             known = sizes[has]
             if not len(known):
                 continue
             smallest, largest = float(known.min()), float(known.max())
             if smallest != largest:
                 parts.append((weight, 1.0 - (sizes - smallest) / (largest - smallest), has))
-        return _mean(parts, len(at))
+        return _weighted_mean(parts, len(at))
 
 
 class BinPack(Weigher):
@@ -102,32 +102,32 @@ class BinPack(Weigher):
     params_type = PositiveResourceWeights
     statistic = "binpack score"
 
-    def weigh(self, run: Run, at: Rows) -> FloatVector:
+    def weigh(self, run: PipelineRun, at: Rows) -> FloatVector:
         """Weighted mean over the resources that the host states."""
         parts: list[Part] = []
         needed = vm_amounts(run.request, run.settings)
         for resource, weight in self.params.resource_weights.items():
-            sizes, has_size = _here(run, "effective", resource, at)
-            used, has_used = _here(run, "allocation", resource, at)
+            sizes, has_size = _amounts_at(run, "effective", resource, at)
+            used, has_used = _amounts_at(run, "allocation", resource, at)
             has = has_size & has_used & (sizes != 0)
             used = used + float(needed.get(resource, 0))
             parts.append((weight, used / np.where(has, sizes, 1.0), has))
-        return _mean(parts, len(at))
+        return _weighted_mean(parts, len(at))
 
 
 Part = tuple[float, FloatVector, BoolVector]
 """A weight, the score of each host, and where it counts."""
 
 
-def _here(run: Run, key: str, resource: str, at: Rows) -> tuple[FloatVector, BoolVector]:
+def _amounts_at(run: PipelineRun, key: str, resource: str, at: Rows) -> tuple[FloatVector, BoolVector]:
     """An amount at these positions, and where it is known."""
-    values, known = run.fleet.sizes(key, resource)
+    values, known = run.fleet.amounts_by_row(key, resource)
     if run.extra:
         values, known = np.concatenate((values, np.zeros(len(run.extra)))), run.pad(known, keep_unknown=False)
     return values[at], known[at]
 
 
-def _mean(parts: list[Part], count: int) -> FloatVector:
+def _weighted_mean(parts: list[Part], count: int) -> FloatVector:
     """The weighted mean of the parts that count for each host, 0 where none does."""
     if len(parts) == 1 and parts[0][0] == 1.0 and parts[0][2].all():
         return parts[0][1]
@@ -139,10 +139,10 @@ def _mean(parts: list[Part], count: int) -> FloatVector:
     return np.where(counts, total / np.where(counts, weights, 1.0), 0.0)
 
 
-def _two_scores(run: Run, at: Rows, rows: list[int] | Rows, value: float, default: float) -> FloatVector:
+def _two_scores(run: PipelineRun, at: Rows, rows: list[int] | Rows, value: float, default: float) -> FloatVector:
     """One score for the hosts of these rows of the fleet, and another for everybody else."""
     scores = np.full(run.length, default)
-    scores[run.positions(rows)] = value
+    scores[run.positions_of(rows)] = value
     return scores[at]
 
 
@@ -162,22 +162,22 @@ class CommittedReservations(Weigher):
     name = "kvm_committed_resource_reservation"
     params_type = CommitmentParams
 
-    def skips(self, run: Run) -> bool:
+    def skips(self, run: PipelineRun) -> bool:
         """A search for a failover slot, or the group is unknown."""
-        return run.request.intent is Intent.RESERVE_FOR_FAILOVER or not _group(run)
+        return run.request.intent is Intent.RESERVE_FOR_FAILOVER or not _group_of(run)
 
-    def weigh(self, run: Run, at: Rows) -> FloatVector:
+    def weigh(self, run: PipelineRun, at: Rows) -> FloatVector:
         """One score for hosts with a usable slot, another for the others."""
         params: CommitmentParams = self.params
-        bucket = run.fleet.ledger.commitments.get((run.request.project, _group(run)))
+        bucket = run.fleet.ledger.commitments.get((run.request.project, _group_of(run)))
         rows: Rows = np.empty(0, dtype=np.intp)
         if bucket is not None:
-            rows, zones, left = bucket.unclaimed()
+            rows, zones, left = bucket.get_unclaimed()
             rows = rows[(zones == run.request.zone) & (left >= run.request.need.memory_bytes)]
         return _two_scores(run, at, rows, params.reservation_host_weight, params.default_host_weight)
 
 
-def _group(run: Run) -> str:
+def _group_of(run: PipelineRun) -> str:
     hinted = run.request.hints.get(GROUP_HINT)
     if hinted is not None:
         return hinted
@@ -213,11 +213,11 @@ class FailoverEvacuation(Weigher):
     name = "kvm_failover_evacuation"
     params_type = EvacuationParams
 
-    def skips(self, run: Run) -> bool:
+    def skips(self, run: PipelineRun) -> bool:
         """No evacuation."""
         return run.request.intent is not Intent.EVACUATE
 
-    def weigh(self, run: Run, at: Rows) -> FloatVector:
+    def weigh(self, run: PipelineRun, at: Rows) -> FloatVector:
         """One score for own hosts, another for the others."""
         own = own_slot_rows(run.fleet, run.request.resource_id)
         return _two_scores(run, at, own, self.params.failover_host_weight, self.params.default_host_weight)
@@ -238,9 +238,9 @@ class ConsolidationParams(msgspec.Struct, frozen=True, rename="camel", forbid_un
             raise ValueError(f"sameSpecPenalty {penalty} must be less than totalCountWeight {total}")
 
 
-def _count(run: Run, bucket: Bucket) -> NDArray[np.intp]:
+def _count_at(run: PipelineRun, bucket: Bucket) -> NDArray[np.intp]:
     """How many reservations of the bucket are at each position."""
-    return np.bincount(run.positions(bucket.host_rows()), minlength=run.length)
+    return np.bincount(run.positions_of(bucket.host_rows()), minlength=run.length)
 
 
 class SlotConsolidation(Weigher):
@@ -252,11 +252,11 @@ class SlotConsolidation(Weigher):
     params_type = ConsolidationParams
     statistic = "slots"
 
-    def skips(self, run: Run) -> bool:
+    def skips(self, run: PipelineRun) -> bool:
         """No search for a new slot, or there is no slot yet."""
         return run.request.intent is not Intent.RESERVE_FOR_FAILOVER or run.fleet.ledger.slots_of_group.get("") is None
 
-    def weigh(self, run: Run, at: Rows) -> FloatVector:
+    def weigh(self, run: PipelineRun, at: Rows) -> FloatVector:
         """Share of all slots on the host, less the penalty for those of the group."""
         everything = run.fleet.ledger.slots_of_group.get("")
         group = run.request.hints.get(GROUP_HINT, "")
@@ -264,8 +264,8 @@ class SlotConsolidation(Weigher):
         if everything is None:
             return np.zeros(len(at))
         total = len(everything.entries)
-        here = _count(run, everything)[at]
+        here = _count_at(run, everything)[at]
         scores = self.params.total_count_weight / total * here
         if same is not None:
-            scores = scores - self.params.same_spec_penalty / total * (_count(run, same)[at])
+            scores = scores - self.params.same_spec_penalty / total * (_count_at(run, same)[at])
         return np.asarray(scores, dtype=np.float64)

@@ -13,36 +13,38 @@ from typing import Final, assert_never
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import AlreadyExists, NotFound
-from outlive.base.logging import get_logger
-from outlive.node.membership.pause import PauseGate
-from outlive.node.vm.states import MIGRATING, VmState, ended, in_phase, is_ignored, is_to_run, reach_of
+from outlive.base import AlreadyExists, Clock, NotFound, as_datetime, get_logger
+from outlive.node.membership import PauseGate
+from outlive.node.vm import end_phase, is_ignored, reach_of, set_phase
 from outlive.recovery import states as records
 from outlive.recovery.informers import RecoveryInformers
-from outlive.recovery.model import Action, ActionKind, Reclaim, Release, claim_is_over
+from outlive.recovery.model import ActionKind, Reclaim, RecoveryAction, Release, claim_is_over
 from outlive.recovery.report import RecoveryReporter
 from outlive.recovery.states import ASSIGN, CLAIM, DROP, REMOVE, AssignView, ClaimView, RemoveView, is_recovered
 from outlive.recovery.view import RecoveryObserver
 from outlive.resources import (
+    CLUSTER,
     HOST_LABEL,
+    MIGRATING,
+    RUN_FINALIZER,
+    Answer,
     Cluster,
+    ClusterStatus,
     Consumer,
     Hypervisor,
     Membership,
     ObjectMeta,
+    Pause,
     R,
     Reservation,
     VirtualMachine,
+    VirtualMachineStatus,
+    VmState,
+    is_to_run,
 )
-from outlive.resources.cluster import CLUSTER, Pause
 from outlive.resources.reasons import PlanReason, VmReason, render
-from outlive.resources.vms import RUN_FINALIZER, Answer, VirtualMachineStatus
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.informer import Informer
-from outlive.runtime.steps import Refusal
-from outlive.store import Store, answered, compare_and_swap, read, swap
-from outlive.store.access import Half
+from outlive.runtime import DecisionLog, Informer, Refusal
+from outlive.store import Half, Store, change_status, read, require_answer, swap
 
 SHUT_DOWN: Final = MIGRATING | {VmState.START, VmState.RESTART, VmState.SHUTDOWN}
 """Phases that have come to an end when nothing of the VM is left and nobody wants it to run."""
@@ -86,24 +88,31 @@ class RecoveryActions:
         self._clock = clock
         self._quarantining = asyncio.Lock()
 
-    def is_done(self, action: Action) -> bool:
+    def is_done(self, action: RecoveryAction) -> bool:
         """Whether the caches show that there is nothing to write."""
         vm = self._vms.get(action.vm)
         match action.kind:
             case ActionKind.HOLD:
                 return vm is not None and self._is_held_so(vm, action)
             case ActionKind.WAIT:
-                return vm is None or not _astray(vm)
+                return vm is None or not _is_mislabelled(vm)
             case ActionKind.SEARCH:
                 return True
             case _:
                 return False
 
-    async def carry_out(self, action: Action) -> None:
+    async def carry_out(self, action: RecoveryAction) -> None:
         """One action; ``WAIT`` and ``SEARCH`` write nothing, except that a label that leads astray is put right."""
         match action.kind:
             case ActionKind.SLOT | ActionKind.PLACE:
-                await self._send(action)
+                vm = await self._read_fresh(VirtualMachine, action.vm)
+                self._check_rules(vm, action)
+                slot = None
+                if action.slot:
+                    await self._check_assign(vm, action)
+                    slot = await self._claim_for(action.slot, action.vm, action.fence)
+                home = vm.status.home or vm.host  # it keeps its home; without one that is the host that it was lost on
+                await self._assign(vm, action, slot, home="" if home == action.host else home)
             case ActionKind.HOLD:
                 await self._hold(action)
             case ActionKind.DROP:
@@ -111,7 +120,11 @@ class RecoveryActions:
             case ActionKind.DONE:
                 await self._close(action)
             case ActionKind.WAIT:
-                await self._label_as_assigned(action)
+                # a host finds its VMs by the label: one that was set and not followed by an assignment hides the VM
+                vm = await self._read_fresh(VirtualMachine, action.vm)
+                where = vm.status.assigned
+                if _is_mislabelled(vm) and where is not None:
+                    await self._label(vm, where.hypervisor)
             case ActionKind.SEARCH:
                 pass
             case _:
@@ -119,7 +132,7 @@ class RecoveryActions:
 
     # The two writes of row R
 
-    async def send_as_asked(self, vm: VirtualMachine, action: Action, answer: Answer, home: str) -> None:
+    async def send_as_asked(self, vm: VirtualMachine, action: RecoveryAction, answer: Answer, home: str) -> None:
         """Assign it to the host that a user wants, and answer that in the same write; ``home`` empty: that host."""
         await self._assign(vm, action, None, answered=answer, home=home or action.host)
 
@@ -127,30 +140,26 @@ class RecoveryActions:
         """Write the status with the answer; ``host``: where that assigns it, if anywhere else."""
         await self._swap_status(await self._label(vm, host) if host else vm, status)
 
-    async def _send(self, action: Action) -> None:
-        vm = await self._fresh(VirtualMachine, action.vm)
-        self._check_rules(vm, action)
-        slot = await self._claim(action, vm) if action.slot else None
-        await self._assign(vm, action, slot, home=_home(vm, action.host))
-
-    async def _assign(self, vm: VirtualMachine, action: Action, slot: Reservation | None, **changes: object) -> None:
+    async def _assign(
+        self, vm: VirtualMachine, action: RecoveryAction, slot: Reservation | None, **changes: object
+    ) -> None:
         if slot is None:
             await self._check_assign(vm, action)
         vm = await self._label(vm, action.host)
         outcome = self._decisions.use(_ASSIGN, await self._assign_view(vm, action, slot), subject=vm.name)
         if outcome.refused is not None:
             raise StepRefused(outcome.refused)
-        record = records.assigned(
+        record = records.enter_assigned(
             vm,
             action,
             outcome.proofs,
             as_datetime(self._clock.now()),
-            forgiven=self._observer.forgiven(vm),
-            before=self._observer.before(vm),
+            forgiven=self._observer.is_forgiven(vm),
+            before=self._observer.last_recovery(vm),
             failures=self._observer.host_failures(vm),
         )
         status = _replace(
-            in_phase(vm.status, VmState.START),
+            set_phase(vm.status, VmState.START),
             holders=(),
             assigned=outcome.assigned,
             migration=None,
@@ -159,9 +168,9 @@ class RecoveryActions:
             **changes,
         )
         written = await self._swap_status(vm, status)
-        self._report.assigned(vm, written, action, outcome.proofs)
+        self._report.report_assigned(vm, written, action, outcome.proofs)
 
-    def _check_rules(self, vm: VirtualMachine, action: Action) -> None:
+    def _check_rules(self, vm: VirtualMachine, action: RecoveryAction) -> None:
         """``StepRefused`` where a rule of the VM closes the host by now. What this process wrote is seen at once; a
         move to that host by its owner yields to an assignment when it arrives there."""
         going_on = vm.host == action.host and action.reason.code == PlanReason.MOVED_THERE
@@ -169,35 +178,30 @@ class RecoveryActions:
         if refusal is not None:
             raise StepRefused(Refusal(step=ASSIGN.name, precondition="rules", why=render(refusal).text))
 
-    async def _assign_view(self, vm: VirtualMachine, action: Action, slot: Reservation | None) -> AssignView:
+    async def _assign_view(self, vm: VirtualMachine, action: RecoveryAction, slot: Reservation | None) -> AssignView:
         return AssignView(
             vm=vm.name,
             fence=action.fence,
             wanted=is_to_run(vm) and (not is_ignored(vm) or action.reason.code == PlanReason.ASKED_THERE),
             holders=vm.status.holders,
             assigned=vm.status.assigned,
-            members=self._observer.members(vm.status.holders),
+            members=self._observer.find_members(vm.status.holders),
             reach=reach_of(vm),
             target=action.host,
             slot=slot.name if slot is not None else "",
             slot_uid=slot.metadata.uid if slot is not None else "",
             consumer=slot.status.consumer if slot is not None else None,
-            paused=self._observer.paused() or await self._pause.paused(),
+            paused=self._observer.is_paused() or await self._pause.is_paused(),
         )
 
-    async def _claim(self, action: Action, vm: VirtualMachine) -> Reservation:
-        """The slot with the VM as its consumer, as the store acknowledged it."""
-        await self._check_assign(vm, action)
-        return await self._claim_for(action.slot, action.vm, action.fence)
-
-    async def _check_assign(self, vm: VirtualMachine, action: Action) -> None:
+    async def _check_assign(self, vm: VirtualMachine, action: RecoveryAction) -> None:
         """``StepRefused`` before anything is written for a step that is refused, as yet of no slot."""
         refusal = ASSIGN.attempt(await self._assign_view(vm, action, None)).refused
         if refusal is not None:
             raise StepRefused(refusal)
 
     async def _claim_for(self, name: str, vm: str, fence: str) -> Reservation:
-        slot = await self._fresh(Reservation, name)
+        slot = await self._read_fresh(Reservation, name)
         members = slot.status.failover_reservation
         view = ClaimView(
             vm=vm,
@@ -205,7 +209,7 @@ class RecoveryActions:
             slot=name,
             members=members.allocations if members is not None else {},
             consumer=slot.status.consumer,
-            host_held=self._observer.lives(slot.status.host),
+            host_held=self._observer.is_live(slot.status.host),
         )
         outcome = self._decisions.use(_CLAIM, view, subject=vm)
         if outcome.refused is not None:
@@ -219,19 +223,19 @@ class RecoveryActions:
 
     async def release(self, release: Release) -> None:
         """The slot is free again, if it is still that VM's and the VM does not come in after all."""
-        slot = await self._fresh(Reservation, release.slot)
+        slot = await self._read_fresh(Reservation, release.slot)
         consumer = slot.status.consumer
         if consumer is None or consumer.vm != release.vm:
             return
         vm = await read(self._store, VirtualMachine, consumer.vm)
-        if vm is not None and claim_is_over(self._observer.state(vm), slot.name, slot.status.host) is None:
+        if vm is not None and claim_is_over(self._observer.vm_state(vm), slot.name, slot.status.host) is None:
             return
         await self._consume(slot, None)
         _log.info("recovery.slot_released", slot=slot.name, vm=release.vm, reason=release.reason.code)
 
     async def reclaim(self, reclaim: Reclaim) -> None:
         """The slot is the VM's again, which is on its way into it."""
-        vm = await self._fresh(VirtualMachine, reclaim.vm)
+        vm = await self._read_fresh(VirtualMachine, reclaim.vm)
         where = vm.status.assigned
         if where is None or where.slot is None or where.slot.name != reclaim.slot or where.fence != reclaim.fence:
             return
@@ -239,43 +243,43 @@ class RecoveryActions:
 
     # The other writes
 
-    async def _hold(self, action: Action) -> None:
-        vm = await self._fresh(VirtualMachine, action.vm)
+    async def _hold(self, action: RecoveryAction) -> None:
+        vm = await self._read_fresh(VirtualMachine, action.vm)
         if self._is_held_so(vm, action):
             return
-        record = records.held(
+        record = records.enter_held(
             vm,
             action,
             as_datetime(self._clock.now()),
-            before=self._observer.before(vm),
+            before=self._observer.last_recovery(vm),
             failures=self._observer.host_failures(vm),
         )
         await self._swap_status(vm, _replace(vm.status, recovery=record))
-        self._report.held(vm, action)
+        self._report.report_held(vm, action)
 
-    def _is_held_so(self, vm: VirtualMachine, action: Action) -> bool:
+    def _is_held_so(self, vm: VirtualMachine, action: RecoveryAction) -> bool:
         failures = self._observer.host_failures(vm)
-        return records.unfinished(vm) and records.is_held_so(vm.status.recovery, action, failures)
+        return records.is_unfinished(vm) and records.is_held_so(vm.status.recovery, action, failures)
 
-    async def _drop(self, action: Action) -> None:
-        vm = await self._fresh(VirtualMachine, action.vm)
+    async def _drop(self, action: RecoveryAction) -> None:
+        vm = await self._read_fresh(VirtualMachine, action.vm)
         outcome = self._decisions.use(_DROP, await self._assign_view(vm, action, None), subject=vm.name)
         if outcome.refused is not None:
             raise StepRefused(outcome.refused)
         status = vm.status
-        record = records.dropped(vm, action, outcome.proofs, as_datetime(self._clock.now()))
+        record = records.enter_dropped(vm, action, outcome.proofs, as_datetime(self._clock.now()))
         if not is_to_run(vm) and (status.phase in SHUT_DOWN or status.reason == VmReason.TO_BE_DISABLED):
-            status = in_phase(status, *ended(vm))
+            status = set_phase(status, *end_phase(vm))
         status = _replace(status, holders=(), migration=None, rejection=None, recovery=record)
         written = await self._swap_status(vm, status)
-        self._report.dropped(vm, written, outcome.proofs)
+        self._report.report_dropped(vm, written, outcome.proofs)
 
     async def remove(self, name: str) -> None:
         """A VM that was deleted goes: nobody holds the very version that this write replaces."""
-        vm = await self._fresh(VirtualMachine, name)
+        vm = await self._read_fresh(VirtualMachine, name)
         if not vm.deleting or not vm.guarded:
             return
-        paused = self._observer.paused() or await self._pause.paused()
+        paused = self._observer.is_paused() or await self._pause.is_paused()
         view = RemoveView(vm=name, holders=vm.status.holders, paused=paused)
         outcome = self._decisions.use(_REMOVE, view, subject=name)
         if outcome.refused is not None:
@@ -284,22 +288,15 @@ class RecoveryActions:
         await swap(self._store, _replace(vm, metadata=_replace(vm.metadata, finalizers=left)), "spec")
         _log.info("recovery.vm_removed", vm=name, deleted=str(vm.metadata.deletion_timestamp))
 
-    async def _close(self, action: Action) -> None:
-        vm = await self._fresh(VirtualMachine, action.vm)
-        if not records.unfinished(vm) or not is_recovered(vm, self._observer.members(vm.status.holders)):
+    async def _close(self, action: RecoveryAction) -> None:
+        vm = await self._read_fresh(VirtualMachine, action.vm)
+        if not records.is_unfinished(vm) or not is_recovered(vm, self._observer.find_members(vm.status.holders)):
             return
         vm = await self._label(vm, action.host)
         failures = self._observer.host_failures(vm)
-        record = records.recovered(vm, action, as_datetime(self._clock.now()), failures=failures)
+        record = records.enter_recovered(vm, action, as_datetime(self._clock.now()), failures=failures)
         written = await self._swap_status(vm, _replace(vm.status, recovery=record))
-        self._report.recovered(vm, written)
-
-    async def _label_as_assigned(self, action: Action) -> None:
-        """A host finds its VMs by the label: one that was set and not followed by an assignment hides the VM."""
-        vm = await self._fresh(VirtualMachine, action.vm)
-        where = vm.status.assigned
-        if _astray(vm) and where is not None:
-            await self._label(vm, where.hypervisor)
+        self._report.report_recovered(vm, written)
 
     async def _label(self, vm: VirtualMachine, host: str) -> VirtualMachine:
         if vm.metadata.labels.get(HOST_LABEL) == host:
@@ -311,7 +308,7 @@ class RecoveryActions:
 
     async def mark(self, name: str) -> None:
         """Let the host's status say what its Membership says now: whether it is lost, its deaths, its quarantine."""
-        with answered(f"host {name}"):
+        with require_answer(f"host {name}"):
             member = await self._store.get(Membership, name, fresh=True)
             host = await self._store.get(Hypervisor, name, fresh=True)
         status = self._observer.updated_status(host, member)
@@ -321,7 +318,7 @@ class RecoveryActions:
                 status = self._observer.updated_status(host, member)
             if status == host.status:
                 return
-            with answered(f"host {name}"):
+            with require_answer(f"host {name}"):
                 written = await self._store.replace_status(_replace(host, status=status))
             self._hypervisors.note(written, replaced=host.metadata.resource_version)
         if bool(status.lost) != bool(host.status.lost):
@@ -336,31 +333,29 @@ class RecoveryActions:
             with contextlib.suppress(AlreadyExists):
                 await self._store.create(Cluster(metadata=ObjectMeta(name=CLUSTER)))
 
-        def change(cluster: Cluster | None) -> Cluster | None:
-            if cluster is None or cluster.status.knows(says):
+        def set_incarnation(cluster: Cluster) -> ClusterStatus | None:
+            if cluster.status.knows(says):
                 return None
             status = cluster.status
             _log.info("recovery.store_incarnation", incarnation=says)
             if status.store_incarnation == "" and not self._observer.cluster_is_lost(cluster):  # the first one
-                return _replace(cluster, status=_replace(status, store_incarnation=says))
-            return _replace(cluster, status=status.became(says, Pause(since=at)))
+                return _replace(status, store_incarnation=says)
+            return status.with_incarnation(says, Pause(since=at))
 
-        await compare_and_swap(self._store, Cluster, CLUSTER, change, clock=self._clock)
-        await self._pause.paused()
+        await change_status(self._store, Cluster, CLUSTER, set_incarnation, clock=self._clock)
+        await self._pause.is_paused()
 
     async def name_lost_places(self, places: tuple[str, ...]) -> None:
         """Have every host ask whether it reaches these places of storage."""
 
-        def change(cluster: Cluster | None) -> Cluster | None:
-            if cluster is None or cluster.status.lost_places == places:
-                return None
-            return _replace(cluster, status=_replace(cluster.status, lost_places=places))
+        def set_places(cluster: Cluster) -> ClusterStatus:
+            return _replace(cluster.status, lost_places=places)
 
-        await compare_and_swap(self._store, Cluster, CLUSTER, change, clock=self._clock)
+        await change_status(self._store, Cluster, CLUSTER, set_places, clock=self._clock)
 
     # Reading and writing
 
-    async def _fresh(self, kind: type[R], name: str) -> R:
+    async def _read_fresh(self, kind: type[R], name: str) -> R:
         found = await read(self._store, kind, name)
         if found is None:
             raise NotFound(f"{kind.kind()}/{name} does not exist")
@@ -376,12 +371,6 @@ class RecoveryActions:
         return written
 
 
-def _astray(vm: VirtualMachine) -> bool:
+def _is_mislabelled(vm: VirtualMachine) -> bool:
     where = vm.status.assigned
     return where is not None and vm.metadata.labels.get(HOST_LABEL) not in (None, where.hypervisor)
-
-
-def _home(vm: VirtualMachine, target: str) -> str:
-    """Where the VM belongs: it keeps its home; without one that is the host that it was lost on."""
-    before = vm.status.home or vm.host
-    return "" if before == target else before

@@ -12,37 +12,49 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.ids import Ids
-from outlive.failover.analysis.drain.inputs import free_table, possible_places
-from outlive.failover.config import FailoverSettings
-from outlive.failover.failback import FAIL_BACK, FailBackInput, FailBackResult, VmMove
-from outlive.failover.rebalance import (
+from outlive.base import Clock, Ids
+from outlive.failover import (
+    FAIL_BACK,
     REBALANCE,
     BalancedHost,
     BalancingMove,
+    Documents,
+    FailBackInput,
+    FailBackResult,
+    FailoverSettings,
     RebalanceInput,
     RebalanceResult,
-    allocated,
-    share,
+    Snapshot,
+    VmMove,
+    allocated_by_host,
+    fullest_share,
+    snapshot_of,
 )
-from outlive.failover.reconciler.decider import encode_parts
-from outlive.failover.snapshot import Documents, Snapshot, snapshot_of
-from outlive.node.vm.requests import is_asked
-from outlive.node.vm.states import VmState, active_move, is_to_run, state_of
-from outlive.placement.rules import demands_of
-from outlive.placement.vms import VmView
-from outlive.recovery.in_flight import in_flight
-from outlive.recovery.states import unfinished
-from outlive.resources import CPU, MEMORY, Cluster, Hypervisor, VirtualMachine
-from outlive.resources.cluster import RebalancePolicy
-from outlive.resources.codec import encode_canonical
-from outlive.resources.hosts import lost_places, observed_condition, out_of_service
-from outlive.resources.vms import Request
-from outlive.runtime.decisions import Decision, digest
-from outlive.runtime.trail import RECORD_BYTES
-from outlive.store import Store
-from outlive.store.access import compare_and_swap, read
+from outlive.failover.analysis.drain import free_table, possible_places
+from outlive.failover.reconciler import encode_parts
+from outlive.node.vm import is_asked
+from outlive.placement import VmView, demands_of
+from outlive.recovery.in_flight import build_in_flight
+from outlive.recovery.states import is_unfinished
+from outlive.resources import (
+    CPU,
+    MEMORY,
+    Cluster,
+    RebalancePolicy,
+    Request,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VmState,
+    active_move,
+    encode_canonical,
+    explain_out_of_service,
+    is_to_run,
+    lost_places,
+    observed_condition,
+    state_of,
+)
+from outlive.runtime import RECORD_BYTES, Decision, compute_digest
+from outlive.store import Store, change_spec, read
 
 SOURCES: Final = 16
 """Of so many hosts, the fullest ones, VMs may leave in one plan."""
@@ -57,9 +69,11 @@ def rebalance_input(
     gathered: Snapshot, vms: Mapping[str, VirtualMachine], policy: RebalancePolicy, *, ours_only: bool = False
 ) -> RebalanceInput:
     """The question for ``failover.rebalance``; ``ours_only``: of hosts with our daemon, which carries moves out."""
-    hosts = _hosts(gathered, ours_only=ours_only)
-    sources = _fullest(gathered, hosts)
-    movable = _movable(gathered, vms, (view for view in gathered.vms if view.host in sources))
+    hosts = _balanced_hosts(gathered, ours_only=ours_only)
+    used = allocated_by_host(gathered.vms)
+    shares = {name: fullest_share(capacity, used.get(name, {})) for name, capacity in hosts.items()}
+    sources = frozenset(sorted(shares, key=lambda name: (-shares[name], name))[:SOURCES])
+    movable = _movable_vms(gathered, vms, (view for view in gathered.vms if view.host in sources))
     demands = {name: demands_of(vm) for name, vm in vms.items()}
     return RebalanceInput(
         hosts=tuple(BalancedHost(name=name, capacity=capacity) for name, capacity in hosts.items()),
@@ -80,7 +94,7 @@ def rebalance_input(
 
 def fail_back_input(gathered: Snapshot, vms: Mapping[str, VirtualMachine], back: Collection[str]) -> FailBackInput:
     """The question for ``failover.failback``, about these VMs and hosts with our daemon."""
-    hosts, demands = _hosts(gathered, ours_only=True), {name: demands_of(vm) for name, vm in vms.items()}
+    hosts, demands = _balanced_hosts(gathered, ours_only=True), {name: demands_of(vm) for name, vm in vms.items()}
     willing = {name for name, vm in vms.items() if vm.spec.failback == "auto"}
     going = (view for view in gathered.vms if view.id in willing and (view.id in back or demands[view.id].rules))
     return FailBackInput(
@@ -92,29 +106,34 @@ def fail_back_input(gathered: Snapshot, vms: Mapping[str, VirtualMachine], back:
         slots=gathered.observation.slots,
         sizes=gathered.sizes,
         free=free_table(gathered.fleet),
-        places=possible_places(gathered, _movable(gathered, vms, going)),
+        places=possible_places(gathered, _movable_vms(gathered, vms, going)),
         demands={name: one for name, one in demands.items() if one.rules or one.preferred or one.host_limit},
         topology=gathered.topology,
     )
 
 
-def _hosts(gathered: Snapshot, *, ours_only: bool) -> dict[str, dict[str, int]]:
+def _balanced_hosts(gathered: Snapshot, *, ours_only: bool) -> dict[str, dict[str, int]]:
     """Host that VMs may leave or come to → its capacity."""
-    found = {
-        host.name: capacity
-        for host in gathered.observation.hypervisors
-        if _takes_part(host) and (capacity := _capacity(host))
-    }
-    ours = _ours(gathered)
+    found: dict[str, dict[str, int]] = {}
+    for host in gathered.observation.hypervisors:
+        amounts, is_lacking = host.effective_capacity(), lost_places(host) or host.status.degrading is not None
+        if (
+            amounts is not None
+            and not is_lacking
+            and not explain_out_of_service(host)
+            and observed_condition(host) is None
+        ):
+            found[host.name] = {CPU: amounts.cpu_milli, MEMORY: amounts.memory_bytes}
+    ours = _own_hosts(gathered)
     return {name: capacity for name, capacity in found.items() if name in ours} if ours_only else found
 
 
-def _ours(gathered: Snapshot) -> set[str]:
+def _own_hosts(gathered: Snapshot) -> set[str]:
     return {host.name for host in gathered.observation.hypervisors if host.spec.management == "node"}
 
 
-def _movable(gathered: Snapshot, vms: Mapping[str, VirtualMachine], views: Iterable[VmView]) -> list[VmView]:
-    ours = _ours(gathered)
+def _movable_vms(gathered: Snapshot, vms: Mapping[str, VirtualMachine], views: Iterable[VmView]) -> list[VmView]:
+    ours = _own_hosts(gathered)
     return [view for view in views if view.id in vms and _may_move(vms[view.id], ours=view.host in ours)]
 
 
@@ -143,7 +162,7 @@ class BalancingPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _plan_of(given: BalancingState) -> BalancingPlan:
-    gathered = snapshot_of(given.documents, given.settings, in_flight=in_flight)
+    gathered = snapshot_of(given.documents, given.settings, in_flight=build_in_flight)
     vms = {vm.name: vm for vm in given.documents.vms}
     if given.back is None:
         question = rebalance_input(gathered, vms, given.policy, ours_only=True)
@@ -153,7 +172,7 @@ def _plan_of(given: BalancingState) -> BalancingPlan:
         journey = fail_back_input(gathered, vms, given.back)
         plan = BalancingPlan(back=FAIL_BACK.function(journey), input_digest="")
         raw = encode_canonical(journey)
-    return _replace(plan, input_digest=digest(raw), input=raw if len(raw) <= RECORD_BYTES else b"")
+    return _replace(plan, input_digest=compute_digest(raw), input=raw if len(raw) <= RECORD_BYTES else b"")
 
 
 PLANNED: Final = Decision("rebalance.plan", _plan_of, BalancingState, BalancingPlan, "A plan, from documents")
@@ -161,46 +180,26 @@ PLANNED: Final = Decision("rebalance.plan", _plan_of, BalancingState, BalancingP
 neither its input nor the work."""
 
 
-def _takes_part(host: Hypervisor) -> bool:
-    return (
-        not out_of_service(host)
-        and observed_condition(host) is None
-        and not lost_places(host)
-        and host.status.degrading is None
-    )
-
-
-def _capacity(host: Hypervisor) -> dict[str, int]:
-    amounts = host.effective_capacity()
-    return {} if amounts is None else {CPU: amounts.cpu_milli, MEMORY: amounts.memory_bytes}
-
-
-def _fullest(gathered: Snapshot, hosts: Mapping[str, dict[str, int]]) -> frozenset[str]:
-    used = allocated(gathered.vms)
-    shares = {name: share(capacity, used.get(name, {})) for name, capacity in hosts.items()}
-    return frozenset(sorted(shares, key=lambda name: (-shares[name], name))[:SOURCES])
-
-
 def _may_move(vm: VirtualMachine, *, ours: bool) -> bool:
     """Whether it runs, may be moved while it does, and nothing else of it is under way."""
-    if not is_to_run(vm) or unfinished(vm) or is_asked(vm) or active_move(vm) is not None:
+    if not is_to_run(vm) or is_unfinished(vm) or is_asked(vm) or active_move(vm) is not None:
         return False
     if vm.spec.move_method == "shutdown" or state_of(vm) != VmState.START:
         return False
     return not ours or [one.seen for one in vm.status.holders] == ["running"]
 
 
-def rests(cluster: Cluster | None, now: float) -> str:
+def resting_reason(cluster: Cluster | None, now: float) -> str:
     """Why nothing is moved in this cluster for balance now; empty where something may."""
     if cluster is not None and cluster.paused:
         return "the cluster is paused"
-    return cluster.spec.resting(now) if cluster is not None else ""
+    return cluster.spec.resting_reason(now) if cluster is not None else ""
 
 
-def under_way(vms: Iterable[VirtualMachine]) -> str:
+def explain_unfinished(vms: Iterable[VirtualMachine]) -> str:
     """What of these VMs has to end before anything is moved for balance; empty where nothing does."""
     for vm in vms:
-        if unfinished(vm):
+        if is_unfinished(vm):
             return f"{vm.name} is being recovered"
         if active_move(vm) is not None or (is_asked(vm) and vm.host):
             return f"{vm.name} is on its way, or is asked for something"
@@ -212,14 +211,14 @@ async def request_move(store: Store, clock: Clock, ids: Ids, move: VmMove, *, wi
 
     ``with_group``: as of ``Request``.
     """
-    request = Request(id=ids.uuid(), verb="move", target=move.host, force_live=True, with_group=with_group)
+    request = Request(id=ids.new_uuid(), verb="move", target=move.host, force_live=True, with_group=with_group)
 
-    def asked(vm: VirtualMachine | None) -> VirtualMachine | None:
-        if vm is None or vm.host != move.source or is_asked(vm) or active_move(vm) is not None or unfinished(vm):
+    def set_request(vm: VirtualMachine) -> VirtualMachineSpec | None:
+        if vm.host != move.source or is_asked(vm) or active_move(vm) is not None or is_unfinished(vm):
             return None
-        return _replace(vm, spec=_replace(vm.spec, request=request))
+        return _replace(vm.spec, request=request)
 
-    after = await compare_and_swap(store, VirtualMachine, move.vm, asked, clock=clock, half="spec")
+    after = await change_spec(store, VirtualMachine, move.vm, set_request, clock=clock)
     return after is not None and after.spec.request == request
 
 
@@ -234,17 +233,13 @@ async def move_together(store: Store, clock: Clock, ids: Ids, moves: Sequence[Vm
     for move in moves:
         requested = await request_move(store, clock, ids, move, with_group=True)
         if not requested or not await is_moved(store, clock, move):
-            await _bring_back(store, clock, ids, moved)
+            for done in reversed(moved):
+                back = VmMove(vm=done.vm, source=done.host, host=done.source)
+                if await request_move(store, clock, ids, back, with_group=True):
+                    await is_moved(store, clock, back)
             return move.vm
         moved.append(move)
     return ""
-
-
-async def _bring_back(store: Store, clock: Clock, ids: Ids, moved: Sequence[VmMove]) -> None:
-    for move in reversed(moved):
-        back = VmMove(vm=move.vm, source=move.host, host=move.source)
-        if await request_move(store, clock, ids, back, with_group=True):
-            await is_moved(store, clock, back)
 
 
 async def is_moved(store: Store, clock: Clock, move: VmMove) -> bool:
@@ -258,7 +253,7 @@ async def is_moved(store: Store, clock: Clock, move: VmMove) -> bool:
     return False
 
 
-def sentence(move: BalancingMove) -> str:
+def describe_move(move: BalancingMove) -> str:
     """A move, and the figures that justify it."""
     return (
         f"{move.vm} moves from {move.source} ({move.source_before:.0%} full, then {move.source_after:.0%}) to "
@@ -266,7 +261,7 @@ def sentence(move: BalancingMove) -> str:
     )
 
 
-async def encoded(given: BalancingState, clock: Clock) -> list[bytes]:
+async def encode_state(given: BalancingState, clock: Clock) -> list[bytes]:
     """As JSON, in parts; others get their turn meanwhile."""
     documents = await encode_parts(given.documents, clock)
     rest = encode_canonical(msgspec.structs.replace(given, documents=_NONE))

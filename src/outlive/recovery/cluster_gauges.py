@@ -2,7 +2,7 @@
 
 They are the same facts that ``outlive status`` prints (``node.liveness``, ``recovery.cluster_health``), worked out
 every few seconds by every process that watches, a few objects at a time; a scrape shows the last ones, and
-``cluster_observed_timestamp_seconds`` when that was (docs/operating/observing.md).
+``cluster_observed_timestamp_seconds`` when that was (docs/how-to/observing.md).
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from outlive.base.clock import Clock, Instant, as_instant
-from outlive.node.fencing.policy import HostSettings, profile_of
-from outlive.node.fencing.rehearsals import IN_DATE_S, OK
-from outlive.node.liveness import ClusterLiveness, HostLife, HostLiveness, VmLife
+from outlive.base import Clock, Instant, as_instant
+from outlive.node import ClusterLiveness, HostLife, HostLiveness, VmLife
+from outlive.node.fencing import IN_DATE_S, OK, HostSettings, profile_of
 from outlive.recovery.cluster_health import HealthIssue, count_issues, is_provable, judge_health
 from outlive.recovery.informers import RecoveryInformers
-from outlive.resources import Cluster, Fault, Hypervisor, Membership
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.reasons.faults import FaultCode, Severity, severity_of
-from outlive.runtime.informer import Informer
+from outlive.resources import CLUSTER, Cluster, Fault, Hypervisor, Membership
+from outlive.resources.reasons import FaultCode, Severity, severity_of
+from outlive.runtime import Informer, Periodic
 
 EVERY_S: Final = 5.0
 """How often they are worked out, where that takes little."""
@@ -90,11 +88,13 @@ class ClusterGauges:
 
     async def run(self) -> None:
         """Count, for ever."""
-        while True:
-            began_s = self._clock.monotonic()
-            self._last = await self.count()
-            took_s = self._clock.monotonic() - began_s
-            await self._clock.sleep(max(EVERY_S, RESTS * took_s))
+        await Periodic(self._count_again, EVERY_S, clock=self._clock).run()
+
+    async def _count_again(self) -> float:
+        began_s = self._clock.monotonic()
+        self._last = await self.count()
+        took_s = self._clock.monotonic() - began_s
+        return max(EVERY_S, RESTS * took_s)
 
     async def count(self) -> ClusterFigures:
         """The figures of now."""
@@ -104,11 +104,11 @@ class ClusterGauges:
         hosts = informers.hypervisors.items()
         members = {one.name: one for one in informers.memberships.items()}
         for number, host in enumerate(hosts, 1):
-            lives[host.name] = life.host(host.name)
+            lives[host.name] = life.liveness_of_host(host.name)
             await self._pause(number)
         states, waiting = Counter[VmLife](), dict[str, tuple[int, Instant | None]]()
         for number, vm in enumerate(informers.vms.items(), 1):
-            found = life.vm(vm)
+            found = life.liveness_of_vm(vm)
             states[found.state] += 1
             if found.state in (VmLife.WAITING, VmLife.DOWN):
                 reason = found.reason or str(found.state)
@@ -213,40 +213,40 @@ def cluster_metrics(figures: ClusterFigures) -> list[Metric]:
         ("store_written_timestamp_seconds", "Last write to the store, seconds since 1970", figures.wrote_at),
     ]
     return [
-        *(_gauge(name, text, (), [((), value)] if value is not None else []) for name, text, value in simple),
-        _gauge("hosts", "Hosts by state", ("state",), [((one,), figures.hosts.get(one, 0)) for one in HostLife]),
-        _gauge("vms", "VMs by state", ("state",), [((one,), figures.vms.get(one, 0)) for one in VmLife]),
-        _gauge(
+        *(_build_gauge(name, text, (), [((), value)] if value is not None else []) for name, text, value in simple),
+        _build_gauge("hosts", "Hosts by state", ("state",), [((one,), figures.hosts.get(one, 0)) for one in HostLife]),
+        _build_gauge("vms", "VMs by state", ("state",), [((one,), figures.vms.get(one, 0)) for one in VmLife]),
+        _build_gauge(
             "vms_waiting",
             "VMs that are wanted and wait or are down, by reason",
             ("reason",),
             [((reason,), count) for reason, (count, _) in waiting],
         ),
-        _gauge(
+        _build_gauge(
             "vms_waiting_since_timestamp_seconds",
             "Since when the first of the VMs waits that wait for this reason, seconds since 1970, where it is known",
             ("reason",),
             oldest,
         ),
-        _gauge(
+        _build_gauge(
             "faults",
             "Faults that are active",
             ("code", "severity", "acknowledged"),
             [((c, s, str(a).lower()), n) for (c, s, a), n in sorted(_all_severities(figures.faults).items())],
         ),
-        _gauge(
+        _build_gauge(
             "health_issues",
             "What lowers the health besides faults",
             ("issue",),
             [((one,), figures.issues.get(one, 0)) for one in HealthIssue],
         ),
-        _gauge(
+        _build_gauge(
             "fence_unproven_since_timestamp_seconds",
             "Since when a host is condemned and not proven dead, seconds since 1970",
             ("host",),
             [((host,), since) for host, since in named],
         ),
-        _gauge(
+        _build_gauge(
             "bmc_rehearsals",
             "Living hosts with a BMC, by how its last rehearsal went: ok, failing, never, or old",
             ("result",),
@@ -260,7 +260,9 @@ def _all_severities(faults: Mapping[tuple[str, str, bool], int]) -> dict[tuple[s
     return {**{("none", str(one), False): 0 for one in Severity}, **faults}
 
 
-def _gauge(name: str, text: str, labels: tuple[str, ...], samples: Iterable[tuple[tuple[Any, ...], float]]) -> Metric:
+def _build_gauge(
+    name: str, text: str, labels: tuple[str, ...], samples: Iterable[tuple[tuple[Any, ...], float]]
+) -> Metric:
     family = GaugeMetricFamily(name, text, labels=labels)
     for values, value in samples:
         family.add_metric([str(one) for one in values], value)

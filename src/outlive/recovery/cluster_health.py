@@ -1,8 +1,8 @@
 """How well the cluster is, as one figure of 100 and what takes from it; and by what a VM is covered. Pure.
 
-The weights stand here and are printed in the manual from here (docs/operating/observing.md#health). Faults take what
-their own table says (``runtime.faults.health``); what is counted here is true at the moment, whether or not anybody
-has raised a fault for it.
+The weights stand here and are printed in the manual from here (docs/how-to/observing.md#health). Faults take what
+their own table says (``runtime.faults.compute_health``); what is counted here is true at the moment, whether or not
+anybody has raised a fault for it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from outlive.base.phrases import count_of
-from outlive.node.fencing.policy import HostSettings
-from outlive.node.fencing.rehearsals import OK
-from outlive.node.liveness import HostLife, HostLiveness, VmLife
-from outlive.resources import Cluster, Coverage, CoveredBy, Fault, Hypervisor, Membership, Resource
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.reasons.faults import FULL_HEALTH
-from outlive.runtime.faults import health
+from outlive.base import count_of
+from outlive.node import HostLife, HostLiveness, VmLife
+from outlive.node.fencing import OK, HostSettings
+from outlive.resources import CLUSTER, Cluster, Coverage, CoveredBy, Fault, Hypervisor, Membership, Resource
+from outlive.resources.reasons import FULL_HEALTH
+from outlive.runtime import compute_health
 
 STORE_STILL_S: Final = 60.0
 """A store that nobody has written to for longer is said to stand still: each host and each server writes in seconds."""
@@ -68,7 +66,7 @@ def judge_health(faults: Iterable[Fault], counts: Mapping[HealthIssue, int]) -> 
     """100 less what faults and what is counted take, and never below 0."""
     found = {issue: counts[issue] for issue in HealthIssue if counts.get(issue, 0)}
     taken = sum(min(WEIGHTS[issue].most, WEIGHTS[issue].each * count) for issue, count in found.items())
-    return HealthCounts(health=max(0, health(faults) - min(FULL_HEALTH, taken)), counts=found)
+    return HealthCounts(health=max(0, compute_health(faults) - min(FULL_HEALTH, taken)), counts=found)
 
 
 def count_issues(
@@ -91,20 +89,16 @@ def count_issues(
 # Proofs and coverage
 
 
-def provable_kinds(host: Hypervisor, member: Membership, cluster: Cluster | None, now: float) -> tuple[str, ...]:
-    """Kinds of proof that would prove the host dead if it died now: by power where its BMC was found good by the last
-    rehearsal, by its guard where that is armed. Isolation is tried when it is needed, and not counted."""
+def is_provable(host: Hypervisor, member: Membership, cluster: Cluster | None, now: float) -> bool:
+    """Whether as many kinds of proof as must agree would prove the host dead if it died now: by power if the last
+    rehearsal found its BMC good, by its guard if that is armed. Isolation is tried when it is needed, and not
+    counted."""
     settings, record = HostSettings(cluster, host), member.record
     fencing = settings.fencing
     power = fencing.driver not in ("", "none") and host.status.rehearsed == OK
     power = power and not fencing.power_in_maintenance(now) and "power" not in record.distrusted
     guard = record.guard.armed and "watchdog" not in record.distrusted
-    return (*(("power",) if power else ()), *(("watchdog",) if guard else ()))
-
-
-def is_provable(host: Hypervisor, member: Membership, cluster: Cluster | None, now: float) -> bool:
-    """Whether as many kinds of proof are ready as must agree."""
-    return len(provable_kinds(host, member, cluster, now)) >= HostSettings(cluster, host).demanded
+    return power + guard >= settings.demanded
 
 
 def covered_by(host: Hypervisor | None, member: Membership | None, cluster: Cluster | None, now: float) -> CoveredBy:
@@ -136,7 +130,7 @@ class CoverageView(NamedTuple):
     doubtful: dict[str, str]
     """VMs that have their slots → the host that nobody hears of: its own, or that of a slot."""
 
-    def sentence(self) -> str:
+    def describe(self) -> str:
         """By what, in words."""
         return ", ".join(f"{count_of(count, 'VM')} {by.text}" for by, count in self.by.items() if count)
 
@@ -150,18 +144,15 @@ def view_coverage(
     """Coverage as it was reported, against how hosts are now. ``slot_hosts``: slot → its host; ``by_host``: host →
     ``covered_by``."""
     by, doubtful = dict.fromkeys(CoveredBy, 0), dict[str, str]()
+    # hosts that are there and heard of, or that nobody here watches: what lies on them counts as covered
+    counted = {name for name, host in hosts.items() if not host.watched or host.state is HostLife.ALIVE}
     for one in reported:
         if one.status.required == 0 or not one.status.covered:
             continue
         names = (one.status.host, *(slot_hosts.get(slot, "") for slot in one.status.slots))
-        lost = next((name for name in names if name and not _counts(hosts.get(name))), None)
+        lost = next((name for name in names if name and name not in counted), None)
         if lost is not None:
             doubtful[one.name] = lost
         else:
             by[by_host.get(one.status.host, CoveredBy.UNPROVEN)] += 1
     return CoverageView(by, doubtful)
-
-
-def _counts(host: HostLiveness | None) -> bool:
-    """Whether what lies on the host counts as covered: it is there and heard of, or nobody here watches it."""
-    return host is not None and (not host.watched or host.state is HostLife.ALIVE)

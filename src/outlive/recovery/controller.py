@@ -17,45 +17,47 @@ from typing import Final, NamedTuple
 import msgspec
 from prometheus_client.core import GaugeMetricFamily
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import set_within
-from outlive.base.errors import OutliveError
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
-from outlive.failover.calls import Call, Caller
-from outlive.failover.offers import free_amounts
-from outlive.failover.ports import PlacementPort
-from outlive.failover.protection import Demands
-from outlive.failover.report.reporter import Events
-from outlive.failover.rules import fits
-from outlive.node.membership.pause import PauseGate
-from outlive.node.vm.requests import is_asked
-from outlive.placement.fleet import Fleet
-from outlive.placement.request import SILENT
-from outlive.placement.rules import AFFINITY, companions, may_run_on
-from outlive.placement.vms import view_of_resource
+from outlive.base import (
+    Clock,
+    Ids,
+    OutliveError,
+    get_logger,
+    global_request_id,
+    new_global_request_id,
+    request_context,
+    set_within,
+)
+from outlive.failover import Call, Caller, Demands, PlacementPort, free_amounts, is_large_enough
+from outlive.failover.report import Events
+from outlive.node.membership import PauseGate
+from outlive.node.vm import is_asked
+from outlive.placement import AFFINITY, SILENT, Fleet, find_companions, may_run_on, view_of_resource
 from outlive.recovery.act import RecoveryActions, StepRefused
 from outlive.recovery.faults import THE_CLUSTER, RecoveryFaults
 from outlive.recovery.in_flight import InFlightRoom
 from outlive.recovery.informers import RecoveryInformers
 from outlive.recovery.liveness import LivenessController
-from outlive.recovery.model import Action, ActionKind, AffectedVm, Free, RecoveryPlan, RecoveryView, asked
+from outlive.recovery.model import ActionKind, AffectedVm, Free, RecoveryAction, RecoveryPlan, RecoveryView, with_offers
 from outlive.recovery.plan import RECOVERY_PLAN, plan_recovery
 from outlive.recovery.report import RecoveryReporter
 from outlive.recovery.requests import RequestAnswers
 from outlive.recovery.view import RecoveryObserver
-from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef, Reservation, VirtualMachine
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.codec import encode_canonical
-from outlive.resources.hosts import free_functions, lost_places, out_of_service
+from outlive.resources import (
+    CLUSTER,
+    Cluster,
+    Hypervisor,
+    MemberRecord,
+    Membership,
+    ObjectRef,
+    Reservation,
+    VirtualMachine,
+    encode_canonical,
+    explain_out_of_service,
+    free_functions,
+    lost_places,
+)
 from outlive.resources.reasons import VmReason
-from outlive.runtime.crashes import Crashes
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.election import Elector
-from outlive.runtime.faults import FaultRecorder
-from outlive.runtime.manager import Manager
-from outlive.runtime.metrics import Metrics
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.runtime import Crashes, DecisionLog, Elector, FaultRecorder, Manager, Metrics, OrderedTaskGroup
 from outlive.store import Store
 
 SETTLE_S: Final = 0.2
@@ -104,10 +106,6 @@ def _vm_ref(name: str) -> ObjectRef:
     return ObjectRef(kind="VirtualMachine", name=name)
 
 
-def _host_ref(name: str) -> ObjectRef:
-    return ObjectRef(kind="Hypervisor", name=name)
-
-
 class RecoveryController:
     """All of recovery on one store, see the module. ``run`` until cancelled, which is safe at any moment.
 
@@ -131,13 +129,13 @@ class RecoveryController:
         faults: FaultRecorder,
         turn: asyncio.Lock | None = None,
     ) -> None:
-        """``turn``: held by whoever gives room of ``fleet`` away in this process."""
+        """``turn``: the lock of each task of this process that gives room of ``fleet`` away."""
         pause = PauseGate(store, clock, ids)
         self.informers = self._informers = informers
         self._observer = RecoveryObserver(
             informers,
             clock,
-            priority=demands.priority,
+            priority=demands.priority_of,
             incarnation=lambda: str(getattr(store, "incarnation", "")),
         )
         self.liveness = LivenessController(store, informers, self._observer, clock)
@@ -169,7 +167,7 @@ class RecoveryController:
 
     def attach(self, manager: Manager, elector: Elector | None = None) -> None:
         """Run under the manager, while the elector leads."""
-        for informer in self._informers.all():
+        for informer in self._informers.list_all():
             manager.add_informer(informer)
         manager.add_task(RECOVERY_TASK, self.run, elector=elector, after_sync=True)
         manager.add_task(LIVENESS_TASK, self.liveness.run, elector=elector, after_sync=True)
@@ -193,7 +191,7 @@ class RecoveryController:
                 self._wake.clear()
                 try:
                     with request_context(greq=new_global_request_id(self._ids, REQUEST_PREFIX), req=""):
-                        busy = await self.look()
+                        busy = await self.run_once()
                     self._crashes.record_success(THE_CLUSTER, LOOK)
                     tick_s = TICK_S if busy else IDLE_S
                 except Exception as error:  # noqa: BLE001 - a fault says so, and the next look tries all of it again
@@ -216,34 +214,40 @@ class RecoveryController:
 
     # One pass
 
-    async def look(self) -> bool:
+    async def run_once(self) -> bool:
         """Look at everything once and act; whether anything is under way.
 
         While the caches are in doubt nothing is done: every host would seem silent, and writes would fail anyway.
         """
         if self._informers.doubtful:
             return True
-        due, later = self._requests.waiting()
+        due, later = self._requests.due_requests()
         unanswered = await self._do(
             Work(_vm_ref(name), "the answer to its request", partial(self._requests.answer, name)) for name in due
         )
         view = self._observer.observe()
-        mismarked = self._observer.mismarked()
-        work = [Work(_host_ref(name), "its mark", partial(self._actions.mark, name)) for name in mismarked]
-        if self._observer.paused():
+        mismarked = self._observer.find_mismarked()
+        work = [
+            Work(ObjectRef(kind="Hypervisor", name=name), "its mark", partial(self._actions.mark, name))
+            for name in mismarked
+        ]
+        if self._observer.is_paused():
             work.append(Work(THE_CLUSTER, "its pause", self._actions.name_store))
-        cluster, places = self._informers.clusters.get(CLUSTER), self._lost_places()
+        # the named places of storage that any host does not reach
+        lost = {place for host in self._informers.hypervisors.items() for place in lost_places(host)}
+        places = tuple(sorted(place for place in lost if place.partition(":")[2])[:LOST_PLACES])
+        cluster = self._informers.clusters.get(CLUSTER)
         if cluster is not None and cluster.status.lost_places != places:
             work.append(Work(THE_CLUSTER, "its lost places", partial(self._actions.name_lost_places, places)))
         work += [
             Work(_vm_ref(name), "its deletion", partial(self._actions.remove, name))
             for name in self._observer.find_removable()
         ]
-        plan = self._decided(view, "slots") if view.vms or view.gone else RecoveryPlan()
+        plan = self._decide(view, "slots") if view.vms or view.gone else RecoveryPlan()
         searching = [action.vm for action in plan.actions if action.kind is ActionKind.SEARCH]
         if not searching:
-            self._report.planned(view, plan)
-        work += self._work(action for action in plan.actions if action.kind is not ActionKind.SEARCH)
+            self._report.report_plan(view, plan)
+        work += self._build_work(action for action in plan.actions if action.kind is not ActionKind.SEARCH)
         work += [Work(_vm_ref(one.vm), "its claim", partial(self._actions.reclaim, one)) for one in plan.reclaims]
         work += [Work(_vm_ref(one.vm), "its release", partial(self._actions.release, one)) for one in plan.releases]
         failed = await self._do(work)
@@ -254,51 +258,48 @@ class RecoveryController:
     async def _place(self, view: RecoveryView, searching: list[str]) -> bool:
         """Find places for VMs without a slot; whether something is to be tried again.
 
-        Whoever opens slots has the same room in view: the turn keeps the two apart until what was given away is
+        The planner of slots sees the same room: the lock keeps the two apart until what was given away is
         written.
         """
         async with self._turn:
             known = {vm.id: vm for vm in view.vms}
             states = [known[name] for name in searching]
-            vain = in_vain(states, self._free(), lambda name: self._observer.host(name).schedulable)
-            asking = self._next([vm for vm in states if vm.id not in vain])
+            vain = find_unplaceable(
+                states, self._free_amounts(), lambda name: self._observer.host_state(name).schedulable
+            )
+            asking = self._next_to_place([vm for vm in states if vm.id not in vain])
             vms = [vm for name in asking if (vm := self._informers.vms.get(name)) is not None]
-            offers = {**await self._offers(vms), **dict.fromkeys(vain, ())}
+            offers = {**await self._gather_offers(vms), **dict.fromkeys(vain, ())}
             named = sorted(
                 {name for hosts in offers.values() for name in hosts} | {one for vm in states for one in vm.avoid}
             )
-            left = self._free()
+            left = self._free_amounts()
             free = {name: left[name] for name in named if name in left}
-            plan = self._decided(asked(view, offers, free, map(self._observer.host, named)), "places")
-            self._report.planned(view, plan)
+            plan = self._decide(with_offers(view, offers, free, map(self._observer.host_state, named)), "places")
+            self._report.report_plan(view, plan)
             theirs = vain.union(asking)
-            return await self._do(self._work(action for action in plan.actions if action.vm in theirs))
+            return await self._do(self._build_work(action for action in plan.actions if action.vm in theirs))
 
-    def _lost_places(self) -> tuple[str, ...]:
-        """The named places of storage that any host does not reach."""
-        found = {place for host in self._informers.hypervisors.items() for place in lost_places(host)}
-        return tuple(sorted(place for place in found if place.partition(":")[2])[:LOST_PLACES])
-
-    def _next(self, vms: Sequence[AffectedVm]) -> list[str]:
+    def _next_to_place(self, vms: Sequence[AffectedVm]) -> list[str]:
         """Of all VMs that have no place, in the order of restart, those that are asked about at this look, and with
         each of them all that are to be on one host with it."""
         names = [vm.id for vm in vms]
         self._asked = {vm: number for vm, number in self._asked.items() if vm in set(names)}
-        chosen = set(whose_turn(names, self._asked, SEARCHES))
+        chosen = set(select_longest_waiting(names, self._asked, SEARCHES))
         grouped = [vm for vm in vms if any(rule.policy == AFFINITY for rule in vm.rules)]
         for vm in grouped:
             if vm.id in chosen:
-                chosen.update(one.id for one in companions(vm, grouped))
-        return [name for name in whose_turn(names, self._asked, len(names)) if name in chosen]
+                chosen.update(one.id for one in find_companions(vm, grouped))
+        return [name for name in select_longest_waiting(names, self._asked, len(names)) if name in chosen]
 
-    def _free(self) -> dict[str, Free]:
+    def _free_amounts(self) -> dict[str, Free]:
         """Host → what it has left after VMs, all reservations, and VMs that are on their way."""
         return {
             host: Free(cpu_milli=cpu, memory_bytes=memory)
-            for host, (cpu, memory) in free_amounts(self._fleet).table().items()
+            for host, (cpu, memory) in free_amounts(self._fleet).to_table().items()
         }
 
-    async def _offers(self, vms: Sequence[VirtualMachine]) -> dict[str, tuple[str, ...]]:
+    async def _gather_offers(self, vms: Sequence[VirtualMachine]) -> dict[str, tuple[str, ...]]:
         """VM → hosts that may take it, best first; a VM that could not be asked about is left out."""
         found: dict[str, tuple[str, ...]] = {}
         until_s = asyncio.get_running_loop().time() + OFFERS_S
@@ -309,7 +310,7 @@ class RecoveryController:
             self._asked[vm.name] = self._questions
             try:
                 async with asyncio.timeout_at(until_s):
-                    found[vm.name] = (await self._placement.offer(self._call(vm))).hosts
+                    found[vm.name] = (await self._placement.offer(self._build_call(vm))).hosts
                 self._crashes.record_success(_vm_ref(vm.name), PLACE)
             except TimeoutError:
                 _log.warning("recovery.not_placed", vm=vm.name, error=f"placement took longer than {OFFERS_S:g} s")
@@ -320,25 +321,25 @@ class RecoveryController:
                 self._crashes.record_crash(_vm_ref(vm.name), PLACE, error)
         return found
 
-    def _call(self, vm: VirtualMachine) -> Call:
+    def _build_call(self, vm: VirtualMachine) -> Call:
         """As for an evacuation by hand."""
         call = self._caller.validate(view_of_resource(vm), "", greq=global_request_id())
         request = msgspec.structs.replace(
             call.request,
             hosts=None,
             options=msgspec.structs.replace(SILENT, read_only=True),
-            request_id=self._ids.uuid(),
+            request_id=self._ids.new_uuid(),
         )
         return Call(kind=call.kind, request=request)
 
-    def _work(self, actions: Iterable[Action]) -> list[Work]:
+    def _build_work(self, actions: Iterable[RecoveryAction]) -> list[Work]:
         return [
             Work(_vm_ref(action.vm), "its recovery", partial(self._actions.carry_out, action))
             for action in actions
             if not self._actions.is_done(action)
         ]
 
-    def _decided(self, view: RecoveryView, subject: str) -> RecoveryPlan:
+    def _decide(self, view: RecoveryView, subject: str) -> RecoveryPlan:
         """The plan, recorded when it says something else than the last one, or asks for a write."""
         plan = plan_recovery(view)
         waits = all(action.kind in _STILL for action in plan.actions) and not plan.releases and not plan.reclaims
@@ -410,8 +411,8 @@ class RecoveryController:
         if new is None:
             return
         before = old.record if old is not None else None
-        if before is None or _facts(before) != _facts(new.record):
-            if _proofs(new.record) != (_proofs(before) if before is not None else (0, 0)):
+        if before is None or _watched_facts(before) != _watched_facts(new.record):
+            if _proof_epochs(new.record) != (_proof_epochs(before) if before is not None else (0, 0)):
                 self._proof_at = self._clock.monotonic()
             self._wake.set()
 
@@ -427,7 +428,7 @@ class RecoveryController:
         if new is not None and old is not None and before != now:
             self._report.report_storage(new, lost=now)
         if old is not None and new is not None and old.host != new.host and new.host and new.spec.affinity_rules:
-            self._report.against(new, self._observer.soft_objections(new))
+            self._report.report_soft_rules(new, self._observer.soft_objections(new))
 
     def _slot_changed(self, old: Reservation | None, new: Reservation | None) -> None:
         if any(one is not None and one.status.consumer is not None for one in (old, new)):
@@ -445,19 +446,21 @@ class RecoveryController:
 def _host_facts(host: Hypervisor) -> tuple[object, ...]:
     """What of a host calls for a look."""
     functions = free_functions(host)
-    return (host.status.lost, out_of_service(host), host.spec.quarantine_release, functions, *lost_places(host))
+    return (host.status.lost, explain_out_of_service(host), host.spec.quarantine_release, functions, *lost_places(host))
 
 
-def _facts(record: MemberRecord) -> tuple[object, ...]:
+def _watched_facts(record: MemberRecord) -> tuple[object, ...]:
     """What of a Membership calls for a look; renewals do not."""
-    return (record.state, record.epoch, record.fence.phase, record.incarnation, *_proofs(record))
+    return (record.state, record.epoch, record.fence.phase, record.incarnation, *_proof_epochs(record))
 
 
-def _proofs(record: MemberRecord) -> tuple[int, int]:
+def _proof_epochs(record: MemberRecord) -> tuple[int, int]:
     return record.dead_through, record.cut.through
 
 
-def in_vain(vms: Iterable[AffectedVm], free: Mapping[str, Free], schedulable: Callable[[str], bool]) -> frozenset[str]:
+def find_unplaceable(
+    vms: Iterable[AffectedVm], free: Mapping[str, Free], schedulable: Callable[[str], bool]
+) -> frozenset[str]:
     """VMs for which no schedulable host that may run them has room; placement need not be asked. Equal VMs are judged
     once."""
     found: set[str] = set()
@@ -466,7 +469,7 @@ def in_vain(vms: Iterable[AffectedVm], free: Mapping[str, Free], schedulable: Ca
         kind = (vm.cpu_milli, vm.memory_bytes, vm.host_limit, vm.avoid)
         if kind not in judged:
             judged[kind] = not any(
-                fits(vm, room) and may_run_on(vm, host) and host not in vm.avoid and schedulable(host)
+                is_large_enough(vm, room) and may_run_on(vm, host) and host not in vm.avoid and schedulable(host)
                 for host, room in free.items()
             )
         if judged[kind]:
@@ -474,9 +477,10 @@ def in_vain(vms: Iterable[AffectedVm], free: Mapping[str, Free], schedulable: Ca
     return frozenset(found)
 
 
-def whose_turn(vms: Iterable[str], asked: Mapping[str, int], most: int) -> list[str]:
+def select_longest_waiting(vms: Iterable[str], asked: Mapping[str, int], most: int) -> list[str]:
     """At most ``most`` of these, whose asking is longest ago or never was; among equals in the order given.
 
-    ``asked``: VM → number of the question. So whoever placement refuses again and again keeps nobody else from it.
+    ``asked``: VM → number of the question. So a VM that placement refuses again and again keeps no other VM from
+    it.
     """
     return sorted(vms, key=lambda vm: asked.get(vm, 0))[:most]

@@ -13,19 +13,25 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.base.clock import Clock, Instant, as_datetime, as_instant
-from outlive.base.errors import NotFound, Refused
-from outlive.resources import Holder, Hypervisor, MemberRecord, Membership, Proof
-from outlive.resources.cluster import FencingPolicy
-from outlive.resources.hosts import HostDeath, Quarantine
-from outlive.resources.policies import Limits
-from outlive.resources.vms import HostFailure
+from outlive.base import Clock, Instant, NotFound, Refused, as_datetime, as_instant
+from outlive.resources import (
+    FencingPolicy,
+    Holder,
+    HostDeath,
+    HostFailure,
+    Hypervisor,
+    Limits,
+    MemberRecord,
+    Membership,
+    Proof,
+    Quarantine,
+)
 from outlive.store import Store, compare_and_swap
 
 EVENT_S: Final = 60.0
 """Hosts that die within so long of each other die together."""
 OWN_WORD: Final = "self-cleaned"
-"""The proof of a host that left in good order, or came back by itself with all its VMs seen to."""
+"""The proof of a host that left cleanly, or came back by itself with all its VMs seen to."""
 DYING_S: Final = 5.0
 """What a VM brings down it brings down no sooner than so long after its start, beside the silence of its host."""
 DEATHS_KEPT: Final = 16
@@ -57,10 +63,10 @@ def death_of(host: str, record: MemberRecord, *, silent: bool = False) -> Death 
 
 def find_died_together(host: str, at: datetime, deaths: Iterable[Death], now: datetime) -> list[str]:
     """Other hosts that died at about that time, or are dying if that is now."""
-    return [one.host for one in deaths if one.host != host and abs(_seconds(at, one.at or now)) <= EVENT_S]
+    return [one.host for one in deaths if one.host != host and abs(_seconds_between(at, one.at or now)) <= EVENT_S]
 
 
-def _seconds(begin: datetime, end: datetime) -> float:
+def _seconds_between(begin: datetime, end: datetime) -> float:
     """Between two times, of which a host may have written either without its zone."""
     return as_instant(end) - as_instant(begin)
 
@@ -88,10 +94,10 @@ def failures_of(
             continue
         if proof.kind == OWN_WORD or proof.at is None:
             continue
-        if _seconds(holder.since, proof.at) > limits.start_window_s:
+        if _seconds_between(holder.since, proof.at) > limits.start_window_s:
             found = []
             continue
-        if _seconds(holder.since, proof.at) < silence_s(holder.hypervisor) + DYING_S:
+        if _seconds_between(holder.since, proof.at) < silence_s(holder.hypervisor) + DYING_S:
             continue  # the host was dying when it was started there
         counted = {one.host for one in found}
         if any(one not in counted for one in together(holder.hypervisor, proof.at)):

@@ -6,18 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import Refused
-from outlive.node.vm.operator import DONE
-from outlive.node.vm.requests import is_asked
-from outlive.node.vm.states import VmState, active_move, state_of
-from outlive.placement.detectors import Move
-from outlive.placement.ports import VmLocation
-from outlive.recovery.states import unfinished
-from outlive.resources import VirtualMachine
-from outlive.resources.vms import Request
-from outlive.store import Store
-from outlive.store.access import compare_and_swap, read
+from outlive.base import Clock, Refused
+from outlive.node.vm import DONE, is_asked
+from outlive.placement import CompletedMove, VmLocation
+from outlive.recovery.states import is_unfinished
+from outlive.resources import Request, VirtualMachine, VirtualMachineSpec, VmState, active_move, state_of
+from outlive.store import Store, change_spec, read
 
 
 class OwnVmMoves:
@@ -32,29 +26,29 @@ class OwnVmMoves:
         found = await read(self._store, VirtualMachine, vm)
         if found is None:
             return None
-        return VmLocation(host=found.host, state=_state(found), refusal=_refusal(found, request))
+        return VmLocation(host=found.host, state=_state_of(found), refusal=_find_refusal(found, request))
 
     async def migrate(self, vm: str, request: str) -> None:
         """Ask for a live move to whatever host placement finds; ``Refused`` where the VM does something else."""
         wanted = Request(id=request, verb="migrate", force_live=True)
 
-        def asked(kept: VirtualMachine | None) -> VirtualMachine | None:
-            if kept is None or (kept.spec.request is not None and kept.spec.request.id == request):
+        def set_request(kept: VirtualMachine) -> VirtualMachineSpec | None:
+            if kept.spec.request is not None and kept.spec.request.id == request:
                 return None
-            if _state(kept) != "ACTIVE":
-                raise Refused(f"VM {vm} is {_state(kept)}", remedy="what is going on with it has to end first")
-            return msgspec.structs.replace(kept, spec=msgspec.structs.replace(kept.spec, request=wanted))
+            if _state_of(kept) != "ACTIVE":
+                raise Refused(f"VM {vm} is {_state_of(kept)}", remedy="what is going on with it has to end first")
+            return msgspec.structs.replace(kept.spec, request=wanted)
 
-        await compare_and_swap(self._store, VirtualMachine, vm, asked, clock=self._clock, half="spec")
+        await change_spec(self._store, VirtualMachine, vm, set_request, clock=self._clock)
 
-    async def moves(self, vm: str) -> Sequence[Move]:
+    async def list_moves(self, vm: str) -> Sequence[CompletedMove]:
         """None is known."""
         return ()
 
 
-def _state(vm: VirtualMachine) -> str:
+def _state_of(vm: VirtualMachine) -> str:
     """In the words of ``VmLocation``."""
-    if is_asked(vm) or active_move(vm) is not None or unfinished(vm):
+    if is_asked(vm) or active_move(vm) is not None or is_unfinished(vm):
         return "MIGRATING"
     state = state_of(vm)
     if state == VmState.FAIL:
@@ -62,7 +56,7 @@ def _state(vm: VirtualMachine) -> str:
     return "ACTIVE" if state == VmState.START and vm.spec.power_state == "running" else state.upper()
 
 
-def _refusal(vm: VirtualMachine, request: str) -> str:
+def _find_refusal(vm: VirtualMachine, request: str) -> str:
     """Why the move of this request will not take place."""
     answered, move = vm.status.answered, vm.status.migration
     if answered is None or answered.id != request:

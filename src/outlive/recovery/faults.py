@@ -1,4 +1,4 @@
-"""The faults of recovery as a function of what it sees: held and failed VMs, scarce memory, power controllers.
+"""The faults of recovery as a function of what it sees: held and failed VMs, scarce memory, BMCs.
 
 No recovery depends on them. The leader of recovery records them: it has all VMs and hosts in view, and there is one of
 it; a new leader takes over what the one before it recorded (docs/concepts/safety.md).
@@ -10,27 +10,28 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from outlive.base.clock import Clock, Instant, as_instant
-from outlive.base.deadline import set_within
-from outlive.base.phrases import listing, shown_time, until
-from outlive.base.quantity import format_bytes
-from outlive.failover.report.reporter import Events
-from outlive.node.disarm import enforcing_hosts
-from outlive.node.vm.states import deletion_of
-from outlive.placement.rule_conflicts import concerned_vm, contradictions
-from outlive.placement.rules import HARD, Demands, demands_of
+from outlive.base import Clock, Instant, as_instant, format_bytes, format_until, join_parts, shown_time
+from outlive.failover.report import Events
+from outlive.node import enforcing_hosts
+from outlive.node.vm import deletion_of
+from outlive.placement import HARD, VmConstraints, concerned_vm, demands_of, find_contradictions
 from outlive.recovery.informers import RecoveryInformers, members_of
 from outlive.recovery.view import UNATTENDED_S
-from outlive.resources import AffinityRule, Cluster, Hypervisor, Membership, ObjectRef, VirtualMachine
-from outlive.resources.cluster import CLUSTER, Disarmed, Pause
-from outlive.resources.meta import ZONE_LABEL
-from outlive.resources.reasons import Reason, render
-from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.reasons.model import Value
-from outlive.resources.reasons.recovery import REPORTED_OF_HOST
-from outlive.resources.vms import RecoveryPhase
-from outlive.runtime.crashes import Crashes
-from outlive.runtime.faults import ActiveFault, FaultRecorder, crash_faults, fault_name
+from outlive.resources import (
+    CLUSTER,
+    ZONE_LABEL,
+    AffinityRule,
+    Cluster,
+    Disarmed,
+    Hypervisor,
+    Membership,
+    ObjectRef,
+    Pause,
+    RecoveryPhase,
+    VirtualMachine,
+)
+from outlive.resources.reasons import REPORTED_OF_HOST, FaultCode, Reason, Value, render
+from outlive.runtime import ActiveFault, Crashes, FaultRecorder, Periodic, crash_faults, fault_name
 
 EVERY_S: Final = 10.0
 """How often all VMs and hosts are inspected for this, besides whenever a VM is held or no longer held."""
@@ -61,13 +62,30 @@ def active_faults(
     ours = [one for one in hosts if one.spec.management == "node"]
     living = [one for one in ours if not one.status.lost]
     unattended = (ActiveFault(FaultCode.NO_COORDINATOR, THE_CLUSTER),) if lacks_coordinator else ()
-    quarantined = _of_quarantine(ours)
+    quarantined = [
+        ActiveFault(
+            FaultCode.HOST_QUARANTINED,
+            ObjectRef(kind="Hypervisor", name=one.name),
+            {"deaths": found.deaths, "until": shown_time(found.until)},
+        )
+        for one in ours
+        if (found := one.status.quarantine) is not None
+    ]
+    not_rehearsed = [
+        ActiveFault(
+            FaultCode.POWER_NOT_REHEARSED,
+            ObjectRef(kind="Hypervisor", name=one.name),
+            {"why": one.status.rehearsed},
+        )
+        for one in living
+        if one.spec.fencing.driver and one.status.rehearsed and one.status.rehearsed != REHEARSED
+    ]
     return (
-        *_of_vms(vms, now),
+        *_vm_faults(vms, now),
         *quarantined,
-        *_of_power(living),
-        *_of_memory(vms, living),
-        *_of_pause(cluster),
+        *not_rehearsed,
+        *_memory_faults(vms, living),
+        *_pause_faults(cluster),
         *disarmed,
         *unattended,
     )
@@ -80,51 +98,37 @@ def disarmed_fault(cluster: Cluster | None, members: Iterable[Membership], now: 
         return
     spec = cluster.spec
     enforcing = enforcing_hosts(members)
-    still = f"; the guards of {listing(enforcing, most=NAMED)} enforce all the same" if enforcing else ""
+    still = f"; the guards of {join_parts(enforcing, most=NAMED)} enforce all the same" if enforcing else ""
     fields: dict[str, Value] = {
         "mode": mode,
         "since": shown_time(spec.disarmed_since),
-        "until": until(spec.disarmed_until),
+        "until": format_until(spec.disarmed_until),
         "still": still,
     }
     yield ActiveFault(FaultCode.CLUSTER_DISARMED, cluster.ref, fields)
 
 
-def _of_pause(cluster: Cluster | None) -> Iterator[ActiveFault]:
+def _pause_faults(cluster: Cluster | None) -> Iterator[ActiveFault]:
     if cluster is not None and cluster.paused:
         pause = cluster.status.pause or Pause()
-        hosts = listing(pause.waits_for, most=NAMED) if pause.waits_for else "the hosts to be counted"
+        hosts = join_parts(pause.waits_for, most=NAMED) if pause.waits_for else "the hosts to be counted"
         fields = {"reason": pause.reason, "hosts": hosts, "incarnation": cluster.status.store_incarnation}
         yield ActiveFault(FaultCode.STORE_RESTORED, cluster.ref, fields)
 
 
-def _of_quarantine(hosts: Iterable[Hypervisor]) -> Iterator[ActiveFault]:
-    for one in hosts:
-        found = one.status.quarantine
-        if found is not None:
-            fields: dict[str, Value] = {"deaths": found.deaths, "until": shown_time(found.until)}
-            yield ActiveFault(FaultCode.HOST_QUARANTINED, ObjectRef(kind="Hypervisor", name=one.name), fields)
-
-
-def _about(vm: VirtualMachine) -> ObjectRef:
+def _ref_of(vm: VirtualMachine) -> ObjectRef:
     return ObjectRef(kind="VirtualMachine", name=vm.name)
 
 
-def _is_tried_again(vm: VirtualMachine) -> bool:
-    """Whether a host was sent it and does not run it yet: if the VM was held before, that is not over."""
-    record = vm.status.recovery
-    return record is not None and record.phase is RecoveryPhase.ASSIGNED
-
-
-def _of_vms(vms: Iterable[VirtualMachine], now: Instant) -> Iterator[ActiveFault]:
+def _vm_faults(vms: Iterable[VirtualMachine], now: Instant) -> Iterator[ActiveFault]:
     for vm in vms:
         deleted = vm.metadata.deletion_timestamp
         if deleted is not None:
             if vm.guarded and now - as_instant(deleted) >= DELETION_S:
                 said = deletion_of(vm)
-                yield ActiveFault(FaultCode.DELETION_WAITS, _about(vm), {"why": said.text, "remedy": said.remedy})
+                yield ActiveFault(FaultCode.DELETION_WAITS, _ref_of(vm), {"why": said.text, "remedy": said.remedy})
             continue
-        about, status, record = _about(vm), vm.status, vm.status.recovery
+        about, status, record = _ref_of(vm), vm.status, vm.status.recovery
         if status.phase == "fail" and vm.spec.recovery.mode != "ignore":
             why = status.message or "its host did not report why"
             yield ActiveFault(FaultCode.VM_FAILED, about, {"why": why})
@@ -133,15 +137,8 @@ def _of_vms(vms: Iterable[VirtualMachine], now: Instant) -> Iterator[ActiveFault
             yield ActiveFault(FaultCode.VM_HELD, about, fields)
 
 
-def _of_power(living: Iterable[Hypervisor]) -> Iterator[ActiveFault]:
-    for one in living:
-        if one.spec.fencing.driver and one.status.rehearsed and one.status.rehearsed != REHEARSED:
-            about = ObjectRef(kind="Hypervisor", name=one.name)
-            yield ActiveFault(FaultCode.POWER_NOT_REHEARSED, about, {"why": one.status.rehearsed})
-
-
-def _of_memory(vms: Iterable[VirtualMachine], living: Iterable[Hypervisor]) -> Iterator[ActiveFault]:
-    ours = {one.name: _memory(one) for one in living}
+def _memory_faults(vms: Iterable[VirtualMachine], living: Iterable[Hypervisor]) -> Iterator[ActiveFault]:
+    ours = {one.name: _memory_of(one) for one in living}
     totals = [total for total, _ in ours.values() if total > 0]
     if len(totals) < FEWEST_HOSTS:
         return
@@ -154,21 +151,25 @@ def _of_memory(vms: Iterable[VirtualMachine], living: Iterable[Hypervisor]) -> I
     )
     if allocated >= room:
         yield ActiveFault(
-            FaultCode.MEMORY_OVERCOMMITTED, THE_CLUSTER, {"taken": _shown(allocated), "room": _shown(room)}
+            FaultCode.MEMORY_OVERCOMMITTED,
+            THE_CLUSTER,
+            {"taken": _format_memory(allocated), "room": _format_memory(room)},
         )
     elif provisioned >= room:
         yield ActiveFault(
-            FaultCode.MEMORY_OVERPROVISIONED, THE_CLUSTER, {"taken": _shown(provisioned), "room": _shown(room)}
+            FaultCode.MEMORY_OVERPROVISIONED,
+            THE_CLUSTER,
+            {"taken": _format_memory(provisioned), "room": _format_memory(room)},
         )
 
 
-def _memory(host: Hypervisor) -> tuple[int, int]:
+def _memory_of(host: Hypervisor) -> tuple[int, int]:
     """What the host has, and what its VMs are allocated."""
     has, taken = host.effective_capacity(), host.status.allocation
     return (has.memory_bytes if has is not None else 0, taken.memory_bytes if taken is not None else 0)
 
 
-def _shown(amount: int) -> str:
+def _format_memory(amount: int) -> str:
     return format_bytes(amount // MIB * MIB)
 
 
@@ -205,11 +206,11 @@ class RuleFaults:
             self._found.pop(name, None)
             if vm is None or name in seen:
                 continue
-            together = self._together(vm)
+            together = self._find_tied(vm)
             seen.update(one.id for one in together)
             for one in together:
                 self._found.pop(one.id, None)
-            for why in contradictions(together, zones):
+            for why in find_contradictions(together, zones):
                 self._found.setdefault(concerned_vm(why), why)
             await asyncio.sleep(0)
         return tuple(
@@ -221,7 +222,7 @@ class RuleFaults:
             for name, why in sorted(self._found.items())
         )
 
-    def _together(self, vm: VirtualMachine) -> list[Demands]:
+    def _find_tied(self, vm: VirtualMachine) -> list[VmConstraints]:
         """The VM, and those that hard rules tie to it."""
         found, left = {vm.name: demands_of(vm)}, [vm]
         done: set[AffinityRule] = set()
@@ -257,7 +258,7 @@ class RecoveryFaults:
         self._rules = RuleFaults(informers)
         self._events = events
         self._clock = clock
-        self._wake = asyncio.Event()
+        self._loop = Periodic(self.record, EVERY_S, clock=clock, wakes=True)
         self._sure_at = 0.0
         """From when on this process knows who renews, as it leads; monotonic."""
         self._mode: Disarmed | None = None
@@ -265,44 +266,43 @@ class RecoveryFaults:
 
     def wake(self) -> None:
         """Inspect soon."""
-        self._wake.set()
+        self._loop.wake()
 
     async def run(self) -> None:
         """Until cancelled; may be called again, when somebody else has led meanwhile."""
         self._recorder.forget()
         self._sure_at = self._clock.monotonic() + SURE_S
-        while True:
-            self._wake.clear()
-            await self.record()
-            await set_within(self._wake, EVERY_S)
+        await self._loop.run()
 
     async def record(self) -> None:
         """Record what is so now; nothing while the caches are in doubt."""
-        if not self._informers.doubtful:
-            vms, hosts = self._informers.vms.items(), self._informers.hypervisors.items()
-            cluster = self._informers.clusters.get(CLUSTER)
-            disarmed = tuple(disarmed_fault(cluster, self._informers.memberships.items(), self._clock.now()))
-            if cluster is not None:
-                self._report_mode(cluster)
-            rules = await self._rules.find()
-            found = active_faults(
-                vms,
-                hosts,
-                cluster,
-                now=self._clock.now(),
-                disarmed=disarmed,
-                lacks_coordinator=self._lacks_coordinator(),
-            )
-            kept: list[str] = [fault_name(FaultCode.VM_HELD, _about(vm)) for vm in vms if _is_tried_again(vm)]
-            if self._clock.monotonic() < self._sure_at:
-                kept.append(FaultCode.NO_COORDINATOR)  # another leader may have reported it
-            await self._recorder.record((*found, *rules, *crash_faults(self._crashes)), undetermined=kept)
-
-    def _report_mode(self, cluster: Cluster) -> None:
-        """An event where the cluster is disarmed or armed since the last inspection."""
-        before, self._mode = self._mode, cluster.spec.disarmed_mode(self._clock.now())
-        if before is None or before == self._mode:
+        if self._informers.doubtful:
             return
-        reason = "ClusterDisarmed" if self._mode else "ClusterArmed"
-        note = f"disarmed ({self._mode}) {until(cluster.spec.disarmed_until)}" if self._mode else "armed again"
-        self._events.emit(cluster.ref, reason, note, type="Warning" if self._mode else "Normal", action="Disarm")
+        vms, hosts = self._informers.vms.items(), self._informers.hypervisors.items()
+        cluster = self._informers.clusters.get(CLUSTER)
+        disarmed = tuple(disarmed_fault(cluster, self._informers.memberships.items(), self._clock.now()))
+        if cluster is not None:
+            before, self._mode = self._mode, cluster.spec.disarmed_mode(self._clock.now())
+            if before is not None and before != self._mode:
+                until, mode = format_until(cluster.spec.disarmed_until), self._mode
+                reason = "ClusterDisarmed" if mode else "ClusterArmed"
+                note = f"disarmed ({mode}) {until}" if mode else "armed again"
+                self._events.emit(cluster.ref, reason, note, type="Warning" if mode else "Normal", action="Disarm")
+        rules = await self._rules.find()
+        found = active_faults(
+            vms,
+            hosts,
+            cluster,
+            now=self._clock.now(),
+            disarmed=disarmed,
+            lacks_coordinator=self._lacks_coordinator(),
+        )
+        kept: list[str] = [
+            fault_name(FaultCode.VM_HELD, _ref_of(vm))
+            for vm in vms
+            # a host was sent it and does not run it yet: if the VM was held before, that is not over
+            if vm.status.recovery is not None and vm.status.recovery.phase is RecoveryPhase.ASSIGNED
+        ]
+        if self._clock.monotonic() < self._sure_at:
+            kept.append(FaultCode.NO_COORDINATOR)  # another leader may have reported it
+        await self._recorder.record((*found, *rules, *crash_faults(self._crashes)), undetermined=kept)

@@ -11,29 +11,36 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import Conflict, NotFound, Refused
-from outlive.failover.analysis.drain.inputs import free_table, possible_places
-from outlive.failover.failback import VmMove
-from outlive.failover.snapshot import Snapshot
-from outlive.node.vm.requests import is_asked
-from outlive.node.vm.states import active_move, is_to_run
-from outlive.placement.rules import (
+from outlive.base import Conflict, NotFound, Refused
+from outlive.failover import Snapshot, VmMove
+from outlive.failover.analysis.drain import free_table, possible_places
+from outlive.node.vm import is_asked
+from outlive.placement import (
     AFFINITY,
     HARD,
-    Demands,
     Peers,
-    companions,
+    VmConstraints,
+    amounts_of,
     demands_of,
     facts_of,
+    find_companions,
     judge_together,
     storage_refusal,
 )
-from outlive.placement.vms import amounts_of
-from outlive.recovery.states import is_waiting, unfinished
-from outlive.resources import CPU, MEMORY, Amounts, Hypervisor, VirtualMachine
-from outlive.resources.hosts import lost_places, out_of_service
+from outlive.recovery.states import is_unfinished, is_waiting
+from outlive.resources import (
+    CPU,
+    MEMORY,
+    Amounts,
+    Hypervisor,
+    VirtualMachine,
+    active_move,
+    explain_out_of_service,
+    first_lost,
+    is_to_run,
+    lost_places,
+)
 from outlive.resources.reasons import Reason, render
-from outlive.resources.storage_places import first_lost
 
 LIST: Final = "outlive group list"
 
@@ -63,18 +70,13 @@ def groups_in(vms: Iterable[VirtualMachine]) -> tuple[GroupView, ...]:
     for vm in vms:
         for rule in vm.spec.affinity_rules:
             found.setdefault((rule.group, rule.policy), []).append(GroupMember(vm=vm.name, host=vm.host))
-    return tuple(_view(group, policy, members) for (group, policy), members in sorted(found.items()))
-
-
-def _view(group: str, policy: str, members: list[GroupMember]) -> GroupView:
-    hosts = tuple(sorted({one.host for one in members if one.host}))
-    return GroupView(
-        group=group,
-        policy=policy,
-        hosts=hosts,
-        together=len(hosts) <= 1 if policy in (AFFINITY, "soft-affinity") else None,
-        members=tuple(sorted(members, key=lambda one: one.vm)),
-    )
+    views = []
+    for (group, policy), members in sorted(found.items()):
+        hosts = tuple(sorted({one.host for one in members if one.host}))
+        together = len(hosts) <= 1 if policy in (AFFINITY, "soft-affinity") else None
+        by_name = tuple(sorted(members, key=lambda one: one.vm))
+        views.append(GroupView(group=group, policy=policy, hosts=hosts, together=together, members=by_name))
+    return tuple(views)
 
 
 def group_moves(gathered: Snapshot, vms: Mapping[str, VirtualMachine], group: str, host: str) -> tuple[VmMove, ...]:
@@ -88,16 +90,16 @@ def group_moves(gathered: Snapshot, vms: Mapping[str, VirtualMachine], group: st
     target = next((one for one in gathered.observation.hypervisors if one.name == host), None)
     if target is None:
         raise NotFound(f"there is no host {host}", remedy="outlive host list")
-    if why := out_of_service(target):
+    if why := explain_out_of_service(target):
         raise Refused(f"{host} is not schedulable: it {why}", remedy="choose another host")
-    if closed := _closed_by(whole, vms, target):
+    if closed := _find_closing(whole, vms, target):
         message = render(closed)
         raise Refused(f"not all of group {group} may be on {host}: {message.text}", remedy=message.remedy)
     away = [vms[one.id] for one in whole if vms[one.id].host not in ("", host)]
     down = [vm for vm in away if is_waiting(vm)]
     going = [vm for vm in away if vm not in down]
     for vm in going:
-        if is_asked(vm) or active_move(vm) is not None or unfinished(vm):
+        if is_asked(vm) or active_move(vm) is not None or is_unfinished(vm):
             raise Conflict(
                 f"{vm.name} is being recovered or moved, or has an open request", remedy="repeat it after that"
             )
@@ -124,7 +126,7 @@ def group_moves(gathered: Snapshot, vms: Mapping[str, VirtualMachine], group: st
     return tuple(VmMove(vm=vm.name, source=vm.host, host=host) for vm in going)
 
 
-def _whole_group(vms: Mapping[str, VirtualMachine], group: str) -> tuple[Demands, ...]:
+def _whole_group(vms: Mapping[str, VirtualMachine], group: str) -> tuple[VmConstraints, ...]:
     """The VMs of an affinity group, and those that are to be with them by way of others."""
     ruled = [demands_of(vm) for vm in vms.values() if vm.spec.affinity_rules]
     policies = {rule.policy: one for one in ruled for rule in one.rules if rule.group == group}
@@ -132,15 +134,15 @@ def _whole_group(vms: Mapping[str, VirtualMachine], group: str) -> tuple[Demands
         if policies:
             raise Refused(f"group {group} is no affinity group: {', '.join(sorted(policies))}", remedy=LIST)
         raise NotFound(f"no VM is in a group {group!r}", remedy=LIST)
-    return companions(policies[AFFINITY], ruled)
+    return find_companions(policies[AFFINITY], ruled)
 
 
-def _closed_by(group: Iterable[Demands], vms: Mapping[str, VirtualMachine], host: Hypervisor) -> Reason | None:
+def _find_closing(group: Iterable[VmConstraints], vms: Mapping[str, VirtualMachine], host: Hypervisor) -> Reason | None:
     """What closes the host to one of these VMs, wherever they are now; ``None``: all of them may be there."""
     names, peers = {one.id for one in group}, Peers()
     for vm in vms.values():
         if vm.name not in names and (vm.status.holders or is_to_run(vm)):
-            peers.put(vm.name, [rule for rule in vm.spec.affinity_rules if rule.policy in HARD], vm.hosts())
+            peers.put(vm.name, [rule for rule in vm.spec.affinity_rules if rule.policy in HARD], vm.involved_hosts())
     for name in sorted(names):
         place = first_lost(vms[name].spec.disks, lost_places(host))
         if place is not None:
@@ -158,11 +160,11 @@ def helpful_move(
     rules = [rule for rule in vm.spec.affinity_rules if rule.policy == AFFINITY]
     if not rules:
         return None
-    whole = companions(demands_of(vm), [demands_of(one) for one in vms.values() if one.spec.affinity_rules])
+    whole = find_companions(demands_of(vm), [demands_of(one) for one in vms.values() if one.spec.affinity_rules])
     found = [
         (len(away), host.name)
         for host in hosts
-        if not out_of_service(host) and _closed_by(whole, vms, host) is None
+        if not explain_out_of_service(host) and _find_closing(whole, vms, host) is None
         for away in [[vms[one.id] for one in whole if vms[one.id].host != host.name]]
         if _has_room(host, away)
     ]

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from outlive.placement.fleet import Fleet
-from outlive.recovery.informers import CONSUMER_INDEX, DESTINATION_INDEX, RecoveryInformers, destinations
+from outlive.placement import Fleet
+from outlive.recovery.informers import CONSUMER_INDEX, DESTINATION_INDEX, RecoveryInformers, destinations_of
 from outlive.resources import (
     Consumer,
     Hypervisor,
@@ -50,9 +50,9 @@ class InFlightRoom:
             self._put_right(vm.name)
 
     def _host_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
-        changed, host = _listed(old) ^ _listed(new), new or old
+        changed, host = _listed_vms(old) ^ _listed_vms(new), new or old
         if host is not None and (old is None or new is None or old.status.source != new.status.source):
-            changed |= {vm.name for vm in self._informers.vms.by_index(DESTINATION_INDEX, host.name)}
+            changed |= {vm.name for vm in self._informers.vms.list_by_index(DESTINATION_INDEX, host.name)}
         for vm in sorted(changed):
             self._put_right(vm)
 
@@ -64,8 +64,8 @@ class InFlightRoom:
     def _put_right(self, name: str) -> None:
         informers = self._informers
         vm, before = informers.vms.get(name), self._blocks.pop(name, {})
-        slots = informers.reservations.by_index(CONSUMER_INDEX, name)
-        now = {one.name: one for one in in_flight(vm, informers.hypervisors.get, slots)} if vm is not None else {}
+        slots = informers.reservations.list_by_index(CONSUMER_INDEX, name)
+        now = {one.name: one for one in build_in_flight(vm, informers.hypervisors.get, slots)} if vm is not None else {}
         for gone in before.keys() - now.keys():
             self._fleet.remove_reservation(gone)
         for block in now.values():
@@ -75,24 +75,22 @@ class InFlightRoom:
             self._blocks[name] = now
 
 
-def in_flight(
+def build_in_flight(
     vm: VirtualMachine, host_of: Callable[[str], Hypervisor | None], consumed: Iterable[Reservation]
 ) -> tuple[Reservation, ...]:
     """A block wherever the VM is to run and neither that host's report nor a slot that let it in has its room."""
-    slots = {one.status.host for one in consumed}
-    hosts = [host for host in destinations(vm) if host not in slots and _is_to_come(vm, host, host_of(host))]
-    return tuple(_block(vm, host) for host in hosts)
+    slots, recovery = {one.status.host for one in consumed}, vm.status.recovery
+    blocks = []
+    for name in destinations_of(vm):
+        host = host_of(name)
+        sent = recovery is not None and recovery.host == name
+        starts = host is not None and host.status.source == DAEMON
+        if name not in slots and (sent or starts) and vm.name not in _listed_vms(host):
+            blocks.append(_build_block(vm, name))
+    return tuple(blocks)
 
 
-def _is_to_come(vm: VirtualMachine, name: str, host: Hypervisor | None) -> bool:
-    """Whether the host is to run it, and does not report it yet."""
-    recovery = vm.status.recovery
-    sent = recovery is not None and recovery.host == name
-    starts = host is not None and host.status.source == DAEMON
-    return (sent or starts) and vm.name not in _listed(host)
-
-
-def _block(vm: VirtualMachine, host: str) -> Reservation:
+def _build_block(vm: VirtualMachine, host: str) -> Reservation:
     where = vm.status.assigned
     stays = where is not None and where.hypervisor == host
     return Reservation(
@@ -109,5 +107,5 @@ def _block(vm: VirtualMachine, host: str) -> Reservation:
     )
 
 
-def _listed(host: Hypervisor | None) -> set[str]:
+def _listed_vms(host: Hypervisor | None) -> set[str]:
     return {one.id for one in host.status.instances} if host is not None else set()

@@ -6,13 +6,21 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from outlive.base.clock import Clock
-from outlive.failover.slots import is_slot
-from outlive.node.vm.requests import is_asked
-from outlive.node.vm.states import active_move, is_to_run
-from outlive.recovery.states import rejection_of, unfinished
-from outlive.resources import AffinityRule, Cluster, Hypervisor, Membership, Reservation, VirtualMachine
-from outlive.runtime.informer import Informer
+from outlive.base import Clock
+from outlive.failover import is_slot
+from outlive.node.vm import is_asked
+from outlive.recovery.states import is_unfinished, rejection_of
+from outlive.resources import (
+    AffinityRule,
+    Cluster,
+    Hypervisor,
+    Membership,
+    Reservation,
+    VirtualMachine,
+    active_move,
+    is_to_run,
+)
+from outlive.runtime import Informer
 
 HOLDER_INDEX: Final = "holder"
 """Index of VMs by the hosts that may be running them, and by the Memberships under which they do: ``host/uid``."""
@@ -51,44 +59,44 @@ class RecoveryInformers:
     memberships: Informer[Membership]
     clusters: Informer[Cluster]
 
-    def all(self) -> tuple[Informer[Any], ...]:
+    def list_all(self) -> tuple[Informer[Any], ...]:
         """Every one."""
         return (self.vms, self.reservations, self.hypervisors, self.memberships, self.clusters)
 
     @property
     def doubtful(self) -> bool:
         """Whether any of them has lost the store for so long that nothing is to be said or done by it."""
-        return max(one.stalled_s() for one in self.all()) > DOUBT_S
+        return max(one.stalled_s() for one in self.list_all()) > DOUBT_S
 
 
 def vm_indexes() -> dict[str, Callable[[VirtualMachine], Iterable[str]]]:
     """The indexes that the informer of VMs must have."""
     return {
-        HOLDER_INDEX: _holders,
-        ASSIGNED_INDEX: _assigned,
-        DESTINATION_INDEX: destinations,
-        RECOVERY_INDEX: _unfinished,
-        ASKED_INDEX: _asked,
+        HOLDER_INDEX: _holder_keys,
+        ASSIGNED_INDEX: _assigned_keys,
+        DESTINATION_INDEX: destinations_of,
+        RECOVERY_INDEX: _unfinished_keys,
+        ASKED_INDEX: _request_keys,
         DELETED_INDEX: _deletion_keys,
-        GROUP_INDEX: _groups,
+        GROUP_INDEX: _group_keys,
         FAILBACK_INDEX: lambda vm: () if vm.spec.failback in ("", "never") else (vm.spec.failback,),
     }
 
 
 def slot_indexes() -> dict[str, Callable[[Reservation], Iterable[str]]]:
     """The indexes that the informer of reservations must have."""
-    return {MEMBER_INDEX: _members, CONSUMER_INDEX: _consumer}
+    return {MEMBER_INDEX: _member_keys, CONSUMER_INDEX: _consumer_keys}
 
 
-def _holders(vm: VirtualMachine) -> Iterable[str]:
+def _holder_keys(vm: VirtualMachine) -> Iterable[str]:
     return dict.fromkeys(f"{holder.hypervisor}/{holder.member_uid}" for holder in vm.status.holders)
 
 
-def _assigned(vm: VirtualMachine) -> Iterable[str]:
+def _assigned_keys(vm: VirtualMachine) -> Iterable[str]:
     return () if vm.status.holders or vm.status.assigned is None else (vm.status.assigned.hypervisor,)
 
 
-def destinations(vm: VirtualMachine) -> tuple[str, ...]:
+def destinations_of(vm: VirtualMachine) -> tuple[str, ...]:
     """Where it is to run and, in a move, where it goes; none while nobody wants it to run."""
     where, move = vm.status.assigned, active_move(vm)
     if where is None or not is_to_run(vm):
@@ -96,12 +104,12 @@ def destinations(vm: VirtualMachine) -> tuple[str, ...]:
     return tuple(dict.fromkeys((where.hypervisor, move.target if move is not None else where.hypervisor)))
 
 
-def _unfinished(vm: VirtualMachine) -> Iterable[str]:
+def _unfinished_keys(vm: VirtualMachine) -> Iterable[str]:
     begins = rejection_of(vm) is not None and is_to_run(vm)
-    return (UNFINISHED_KEY,) if begins or unfinished(vm) else ()
+    return (UNFINISHED_KEY,) if begins or is_unfinished(vm) else ()
 
 
-def _asked(vm: VirtualMachine) -> Iterable[str]:
+def _request_keys(vm: VirtualMachine) -> Iterable[str]:
     return (vm.host,) if is_asked(vm) else ()
 
 
@@ -109,7 +117,7 @@ def _deletion_keys(vm: VirtualMachine) -> Iterable[str]:
     return (DELETED_KEY,) if vm.deleting and vm.guarded else ()
 
 
-def _groups(vm: VirtualMachine) -> Iterable[str]:
+def _group_keys(vm: VirtualMachine) -> Iterable[str]:
     return tuple(_group_key(rule) for rule in vm.spec.affinity_rules)
 
 
@@ -119,15 +127,15 @@ def _group_key(rule: AffinityRule) -> str:
 
 def members_of(vms: Informer[VirtualMachine], rule: AffinityRule) -> list[VirtualMachine]:
     """Everybody in the group."""
-    return vms.by_index(GROUP_INDEX, _group_key(rule))
+    return vms.list_by_index(GROUP_INDEX, _group_key(rule))
 
 
-def _members(slot: Reservation) -> Iterable[str]:
+def _member_keys(slot: Reservation) -> Iterable[str]:
     failover = slot.status.failover_reservation
     return tuple(failover.allocations) if failover is not None and is_slot(slot) else ()
 
 
-def _consumer(slot: Reservation) -> Iterable[str]:
+def _consumer_keys(slot: Reservation) -> Iterable[str]:
     return (slot.status.consumer.vm,) if slot.status.consumer is not None else ()
 
 
@@ -146,7 +154,7 @@ class Since:
             self._since[name] = known = (state, now)
         return now - known[1]
 
-    def seconds(self, name: str) -> float:
+    def elapsed_s(self, name: str) -> float:
         """For how long it has been as it was last seen."""
         known = self._since.get(name)
         return 0.0 if known is None else self._clock.monotonic() - known[1]
@@ -155,6 +163,6 @@ class Since:
         """It is gone."""
         self._since.pop(name, None)
 
-    def forget_others(self, names: Collection[str]) -> None:
+    def forget_except(self, names: Collection[str]) -> None:
         """Only these are left."""
         self._since = {name: since for name, since in self._since.items() if name in names}

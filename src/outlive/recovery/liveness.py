@@ -11,20 +11,24 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
-from outlive.node.liveness import ClusterLiveness, observed_ready
+from outlive.base import Clock, OutliveError, as_datetime, get_logger
+from outlive.node import ClusterLiveness, observed_ready
 from outlive.recovery.cluster_health import covered_by
 from outlive.recovery.informers import RecoveryInformers
 from outlive.recovery.view import RecoveryObserver
-from outlive.resources import CoveredBy, Hypervisor, Resource
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.codec import to_builtins
-from outlive.resources.columns import Cell
-from outlive.resources.hosts import observed_condition
-from outlive.resources.meta import with_condition
-from outlive.store import Store, compare_and_swap
+from outlive.resources import (
+    CLUSTER,
+    Cell,
+    CoveredBy,
+    Hypervisor,
+    HypervisorStatus,
+    Resource,
+    observed_condition,
+    to_builtins,
+    with_condition,
+)
+from outlive.runtime import Periodic
+from outlive.store import Store, change_status
 
 LOOK_S: Final = 1.0
 """How often the conditions are compared with what is seen: silence makes no event."""
@@ -47,18 +51,20 @@ class LivenessController:
         self._shown: tuple[float, ClusterLiveness] | None = None
         self._covered: tuple[float, dict[str, CoveredBy]] = (float("-inf"), {})
 
-    def now(self) -> ClusterLiveness:
+    def current_liveness(self) -> ClusterLiveness:
         """How hosts and VMs are."""
         informers = self._informers
         cluster = informers.clusters.get(CLUSTER)
-        return ClusterLiveness(self._observer.sight(), cluster, informers.hypervisors.get, informers.memberships.get)
+        return ClusterLiveness(
+            self._observer.observe_renewals(), cluster, informers.hypervisors.get, informers.memberships.get
+        )
 
-    def cells(self, obj: Resource) -> dict[str, Cell]:
+    def cells_of(self, obj: Resource) -> dict[str, Cell]:
         """What tables print of the object instead of what its document says."""
         at_s = self._clock.monotonic()
         if self._shown is None or at_s - self._shown[0] > FRESH_S:
-            self._shown = (at_s, self.now())
-        return {**self._shown[1].cells(obj)}
+            self._shown = (at_s, self.current_liveness())
+        return {**self._shown[1].cells_of(obj)}
 
     def covered_by(self, host: str) -> CoveredBy:
         """By what the covered VMs of the host are covered; each host is worked out once in ``LOOK_S``."""
@@ -71,21 +77,19 @@ class LivenessController:
             found[host] = covered_by(informers.hypervisors.get(host), member, cluster, self._clock.now())
         return found[host]
 
-    async def sight(self, _query: object) -> Any:
+    async def answer_liveness(self, _query: object) -> Any:
         """The answer to ``/liveness``: ``RenewalSight``."""
         written_at = getattr(self._store, "written_at", None)
         written = as_datetime(written_at) if written_at is not None else None
-        return to_builtins(_replace(self._observer.sight(), written=written))
+        return to_builtins(_replace(self._observer.observe_renewals(), written=written))
 
     async def run(self) -> None:
         """Compare and write, for ever."""
-        while True:
-            await self._clock.sleep(LOOK_S)
-            await self.write_conditions()
+        await Periodic(self.write_conditions, LOOK_S, clock=self._clock, wait_first=True).run()
 
     async def write_conditions(self) -> None:
         """Have the conditions say what is seen now. While this process sees nothing they stay."""
-        life = self.now()
+        life = self.current_liveness()
         if life.sight.blind:
             return
         written = 0
@@ -94,7 +98,7 @@ class LivenessController:
             well = member.record.state == "Held" and name not in life.sight.silent
             if host is None or (well and observed_condition(host) is None):
                 continue
-            if observed_ready(host, life.host(name), life.sight.at) is None:
+            if observed_ready(host, life.liveness_of_host(name), life.sight.at) is None:
                 continue
             await self._write(name, life)
             written += 1
@@ -102,15 +106,13 @@ class LivenessController:
                 return
 
     async def _write(self, name: str, life: ClusterLiveness) -> None:
-        def change(found: Hypervisor | None) -> Hypervisor | None:
-            now = as_datetime(self._clock.now())
-            ready = observed_ready(found, life.host(name), now) if found is not None else None
-            if found is None or ready is None:
+        def set_ready(found: Hypervisor) -> HypervisorStatus | None:
+            ready = observed_ready(found, life.liveness_of_host(name), as_datetime(self._clock.now()))
+            if ready is None:
                 return None
-            conditions = with_condition(found.status.conditions, ready)
-            return _replace(found, status=_replace(found.status, conditions=conditions))
+            return _replace(found.status, conditions=with_condition(found.status.conditions, ready))
 
         try:
-            await compare_and_swap(self._store, Hypervisor, name, change, clock=self._clock)
+            await change_status(self._store, Hypervisor, name, set_ready, clock=self._clock)
         except OutliveError as error:  # the next look writes again
             _log.warning("liveness.not_written", host=name, error=str(error))

@@ -12,11 +12,18 @@ from typing import Self
 
 import msgspec
 
-from outlive.placement.rules import Group
-from outlive.resources import AffinityRule, Consumer, Part, Reservation, condition
-from outlive.resources.cluster import Disarmed
-from outlive.resources.functions import FreeFunction, FunctionNeed
-from outlive.resources.policies import DEFAULT_LIMITS
+from outlive.placement import Group
+from outlive.resources import (
+    DEFAULT_LIMITS,
+    AffinityRule,
+    Consumer,
+    Disarmed,
+    FreeFunction,
+    FunctionNeed,
+    Part,
+    Reservation,
+    find_condition,
+)
 from outlive.resources.reasons import Message, Reason, SlotReason, render
 
 
@@ -54,7 +61,7 @@ class HostState(Part, frozen=True, kw_only=True):
     unconfirmed: bool = False
     """Condemned, and no proof was found yet."""
     awaited: bool = False
-    """Went down in good order, and its policy is that its VMs wait for it."""
+    """Went down cleanly, and its policy is that its VMs wait for it."""
     unattended: bool = False
     """Silent for long, and no coordinator lives who could condemn it."""
 
@@ -89,9 +96,9 @@ class SlotState(Part, frozen=True, kw_only=True):
     consumer: Consumer | None = None
 
     @classmethod
-    def of(cls, slot: Reservation) -> Self:
+    def from_slot(cls, slot: Reservation) -> Self:
         """The slot with its members, also those of a slot that has a consumer."""
-        failover, ready = slot.status.failover_reservation, condition(slot.status.conditions, "Ready")
+        failover, ready = slot.status.failover_reservation, find_condition(slot.status.conditions, "Ready")
         members = failover.allocations if failover is not None else {}
         return cls(
             name=slot.name,
@@ -247,7 +254,7 @@ class ActionKind(enum.StrEnum):
     """It runs again: the record is closed."""
 
 
-class Action(Part, frozen=True, kw_only=True):
+class RecoveryAction(Part, frozen=True, kw_only=True):
     """What is done about one VM, and why."""
 
     vm: str
@@ -284,7 +291,7 @@ class Reclaim(Part, frozen=True, kw_only=True):
 class RecoveryPlan(Part, frozen=True, kw_only=True):
     """One action for every VM, most important first, and slots to be put right."""
 
-    actions: tuple[Action, ...] = ()
+    actions: tuple[RecoveryAction, ...] = ()
     releases: tuple[Release, ...] = ()
     reclaims: tuple[Reclaim, ...] = ()
 
@@ -300,7 +307,7 @@ def claim_is_over(vm: AffectedVm, slot: str, host: str) -> SlotReason | None:
     return SlotReason.VM_ELSEWHERE if any(not holder.fenced for holder in vm.holders) else None
 
 
-def asked(
+def with_offers(
     view: RecoveryView, offers: Mapping[str, tuple[str, ...]], free: Mapping[str, Free], hosts: Iterable[HostState]
 ) -> RecoveryView:
     """The view with placement's answers, and the hosts that they name."""

@@ -9,47 +9,49 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from outlive.base.batches import batches
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger, new_global_request_id, request_context
-from outlive.failover.config import FailoverSettings
-from outlive.failover.failback import FAIL_BACK, FailBackObstacle, FailBackResult, VmMove
-from outlive.failover.planner.actions import Action
-from outlive.failover.ports import Computer
-from outlive.failover.rebalance import REBALANCE, RebalanceResult
-from outlive.failover.reconciler.apply import Outcome
-from outlive.failover.report.reporter import Events
-from outlive.failover.snapshot import Documents
+from outlive.base import Clock, Ids, get_logger, new_global_request_id, request_context, split_batches
+from outlive.failover import (
+    FAIL_BACK,
+    REBALANCE,
+    Computer,
+    Documents,
+    FailBackObstacle,
+    FailBackResult,
+    FailoverSettings,
+    RebalanceResult,
+    VmMove,
+)
+from outlive.failover.planner import Action
+from outlive.failover.reconciler import ApplyOutcome
+from outlive.failover.report import Events
 from outlive.recovery.balance import (
     PLANNED,
     BalancingPlan,
     BalancingState,
-    encoded,
+    describe_move,
+    encode_state,
+    explain_unfinished,
     move_together,
     request_move,
-    rests,
-    sentence,
-    under_way,
+    resting_reason,
 )
 from outlive.recovery.informers import FAILBACK_INDEX
 from outlive.resources import (
+    CLUSTER,
     Cluster,
     FlavorGroup,
     Hypervisor,
     ObjectRef,
     Pipeline,
+    RebalancePolicy,
     Reservation,
     Resource,
     VirtualMachine,
+    decode_as,
+    encode_canonical,
 )
-from outlive.resources.cluster import CLUSTER, RebalancePolicy
-from outlive.resources.codec import decode_as, encode_canonical
-from outlive.runtime.decisions import Decision, DecisionLog
-from outlive.runtime.informer import Informer
-from outlive.store import Store, list_all
-from outlive.store.access import read
+from outlive.runtime import Decision, DecisionLog, Informer, Periodic, log_errors
+from outlive.store import Store, list_all, read
 
 AT_ONCE: Final = 1_000
 """VMs that are looked at without a pause."""
@@ -83,11 +85,11 @@ class Rebalancer:
         clock: Clock,
         ids: Ids,
         vms: Informer[VirtualMachine],
-        exchange: Callable[[Sequence[Action]], Awaitable[Outcome]],
+        exchange: Callable[[Sequence[Action]], Awaitable[ApplyOutcome]],
     ) -> None:
         """``vms``: with the indexes of recovery. ``exchange``: has VMs change slots."""
         self._store = store
-        self._settings = settings.of_plans
+        self._settings = settings.plan_settings
         self._vms = vms
         self._exchange = exchange
         self._rests_until: dict[tuple[str, str], float] = {}
@@ -106,25 +108,22 @@ class Rebalancer:
 
     async def run(self) -> None:
         """Plan and ask, as often as the policy says; what the store does not answer is tried again."""
-        pause_s = LOOK_S
-        while True:
-            await self._clock.sleep(max(LOOK_S, pause_s))
-            try:
-                with request_context(greq=new_global_request_id(self._ids, "rebalance"), req=""):
-                    pause_s = await self.look()
-            except OutliveError as error:
-                _log.warning("rebalance.put_off", error=str(error))
-                pause_s = LOOK_S
+        failed = log_errors(_log, "rebalance.put_off")
+        await Periodic(self._plan_and_ask, LOOK_S, clock=self._clock, wait_first=True, failed=failed).run()
 
-    async def look(self) -> float:
+    async def _plan_and_ask(self) -> float:
+        with request_context(greq=new_global_request_id(self._ids, "rebalance"), req=""):
+            return max(LOOK_S, await self.run_once())
+
+    async def run_once(self) -> float:
         """Plan once, where the policy asks for it and nothing is under way; after how long to look again."""
         cluster = await read(self._store, Cluster, CLUSTER)
         balances = cluster is not None and cluster.spec.rebalance.mode == "auto"
-        back = self._going_back()
+        back = self._vms_to_fail_back()
         if not balances and not back:
             return LOOK_S
         policy = cluster.spec.rebalance if cluster is not None else RebalancePolicy()
-        waits = rests(cluster, self._clock.now()) or await self._under_way()
+        waits = resting_reason(cluster, self._clock.now()) or await self._find_unfinished()
         if waits:
             if waits != self._said:
                 _log.info("rebalance.waits", why=waits)
@@ -136,25 +135,33 @@ class Rebalancer:
             return LOOK_S
         if not balances:
             return LOOK_S
-        moves = await self._begin(await self._balanced(documents, policy))
+        plan = await self._compute_plan(BalancingState(documents=documents, settings=self._settings, policy=policy))
+        assert plan.result is not None, "that was asked for"
+        self._keep(REBALANCE, plan, plan.result)
+        moves = await self._begin(plan.result)
         self._asked = self._asked + 1 if moves and self._asked + 1 < policy.moves else 0
         return LOOK_S if self._asked else policy.pause_s
 
-    def _going_back(self) -> frozenset[str]:
+    def _vms_to_fail_back(self) -> frozenset[str]:
         """VMs that go back by themselves, and prefer a host to the one that they are on."""
         now = self._clock.monotonic()
         self._rests_until = {one: until for one, until in self._rests_until.items() if now < until}
-        found = (vm for vm in self._vms.by_index(FAILBACK_INDEX, "auto") if (vm.name, vm.host) not in self._rests_until)
-        return frozenset(vm.name for vm in found if _prefers_another(vm))
+        found = set[str]()
+        for vm in self._vms.list_by_index(FAILBACK_INDEX, "auto"):
+            weights = vm.spec.preferred_hosts.weights
+            prefers_another = vm.host and max(weights.values(), default=0) > weights.get(vm.host, 0)
+            if prefers_another and (vm.name, vm.host) not in self._rests_until:
+                found.add(vm.name)
+        return frozenset(found)
 
     async def _bring_home(self, documents: Documents, policy: RebalancePolicy, back: tuple[str, ...]) -> bool:
         """Exchange slots where that is needed, then let one VM, or all of one affinity group, go back; whether anything
         was begun. What does not go is told, and is looked at again after a while."""
-        plan = await self._homecoming(documents, policy, back)
+        plan = await self._plan_fail_back(documents, policy, back)
         if plan.slots:
             outcome = await self._exchange(plan.slots)
             _log.info("failback.slots", joined=outcome.reused, opened=outcome.created, failed=outcome.failed)
-            plan = await self._homecoming(await self._read(), policy, back)
+            plan = await self._plan_fail_back(await self._read(), policy, back)
         for one in plan.blocked:
             self._tell(one)
         if not plan.moves or plan.slots:
@@ -162,7 +169,10 @@ class Rebalancer:
         now = self._clock.monotonic()
         self._rests_until.update({(move.vm, move.source): now + ASK_AGAIN_S for move in plan.moves})
         if len(plan.moves) == 1:
-            return await self._go_back(plan.moves[0])
+            requested = await request_move(self._store, self._clock, self._ids, plan.moves[0])
+            if requested:
+                self._report_return(plan.moves[0])
+            return requested
         stayed = await move_together(self._store, self._clock, self._ids, plan.moves)
         for move in plan.moves:
             if stayed:
@@ -171,12 +181,6 @@ class Rebalancer:
             else:
                 self._report_return(move)
         return True
-
-    async def _go_back(self, move: VmMove) -> bool:
-        requested = await request_move(self._store, self._clock, self._ids, move)
-        if requested:
-            self._report_return(move)
-        return requested
 
     def _report_return(self, move: VmMove) -> None:
         self._report(move.vm, "FailedBack", f"{move.vm} goes back from {move.source} to {move.host}, which it prefers")
@@ -197,23 +201,23 @@ class Rebalancer:
         about = ObjectRef(kind="VirtualMachine", name=vm)
         self._events.emit(about, event, note, type="Normal", action="Failback")
 
-    async def _under_way(self) -> str:
-        for some in batches(self._vms.items(), AT_ONCE):
-            if said := under_way(some):
+    async def _find_unfinished(self) -> str:
+        for some in split_batches(self._vms.items(), AT_ONCE):
+            if said := explain_unfinished(some):
                 return said
             await self._clock.sleep(0)
         return ""
 
     async def _read(self) -> Documents:
         return Documents(
-            hypervisors=tuple(await self._all(Hypervisor)),
-            reservations=tuple(await self._all(Reservation)),
+            hypervisors=tuple(await self._read_all(Hypervisor)),
+            reservations=tuple(await self._read_all(Reservation)),
             vms=tuple(self._vms.items()),
-            groups=tuple(await self._all(FlavorGroup)),
-            pipelines=tuple(await self._all(Pipeline)),
+            groups=tuple(await self._read_all(FlavorGroup)),
+            pipelines=tuple(await self._read_all(Pipeline)),
         )
 
-    async def _all(self, kind: type[R]) -> list[R]:
+    async def _read_all(self, kind: type[R]) -> list[R]:
         found: list[R] = []
         async for one in list_all(self._store, kind):
             found.append(one)
@@ -221,22 +225,18 @@ class Rebalancer:
                 await self._clock.sleep(0)
         return found
 
-    async def _balanced(self, documents: Documents, policy: RebalancePolicy) -> RebalanceResult:
-        plan = await self._planned(BalancingState(documents=documents, settings=self._settings, policy=policy))
-        assert plan.result is not None, "that was asked for"
-        self._keep(REBALANCE, plan, plan.result)
-        return plan.result
-
-    async def _homecoming(self, documents: Documents, policy: RebalancePolicy, back: tuple[str, ...]) -> FailBackResult:
+    async def _plan_fail_back(
+        self, documents: Documents, policy: RebalancePolicy, back: tuple[str, ...]
+    ) -> FailBackResult:
         state = BalancingState(documents=documents, settings=self._settings, policy=policy, back=back)
-        plan = await self._planned(state)
+        plan = await self._compute_plan(state)
         assert plan.back is not None, "that was asked for"
         self._keep(FAIL_BACK, plan, plan.back)
         return plan.back
 
-    async def _planned(self, given: BalancingState) -> BalancingPlan:
-        """The decision, made by whoever computes decisions."""
-        answer = await self._computer.compute(PLANNED, *await encoded(given, self._clock))
+    async def _compute_plan(self, given: BalancingState) -> BalancingPlan:
+        """The decision, made by the process that computes decisions."""
+        answer = await self._computer.compute(PLANNED, *await encode_state(given, self._clock))
         plan: BalancingPlan = decode_as(BalancingPlan, answer)
         return plan
 
@@ -262,12 +262,7 @@ class Rebalancer:
         for move in result.moves[:1]:
             if await request_move(self._store, self._clock, self._ids, move):
                 about = ObjectRef(kind="VirtualMachine", name=move.vm)
-                self._events.emit(about, "Rebalanced", sentence(move), type="Normal", action="Rebalance")
+                self._events.emit(about, "Rebalanced", describe_move(move), type="Normal", action="Rebalance")
                 return True
             _log.info("rebalance.not_asked", vm=move.vm, why="it is not as it was planned for")
         return False
-
-
-def _prefers_another(vm: VirtualMachine) -> bool:
-    weights = vm.spec.preferred_hosts.weights
-    return bool(vm.host) and max(weights.values(), default=0) > weights.get(vm.host, 0)

@@ -6,18 +6,17 @@ was under way is counted from then on.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.logging import get_logger
-from outlive.base.phrases import shown_time
-from outlive.failover.report.reporter import Events
-from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
+from outlive.base import Clock, get_logger, shown_time
+from outlive.failover.report import Events
+from outlive.recovery.model import ActionKind, RecoveryAction, RecoveryPlan, RecoveryView
 from outlive.recovery.states import summary_of, was_sent
 from outlive.resources import Hypervisor, Proof, VirtualMachine
 from outlive.resources.reasons import Reason, StepReason, render
-from outlive.runtime.metrics import Metrics
+from outlive.runtime import Metrics
 
 SECONDS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 12.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _log = get_logger("recovery")
@@ -32,23 +31,23 @@ class RecoveryReporter:
         self._clock = clock
         self._concerned_at: dict[str, float] = {}
         self._fenced_at: dict[str, float] = {}
-        self._recovered = metrics.counter(
+        self._recovered = metrics.add_counter(
             "recovery_recovered_total", "VMs seen running again after their host died, by where they went", ("into",)
         )
-        self._rejected = metrics.counter("recovery_rejections_total", "Hosts that refused or did not start a VM")
-        self._waiting = metrics.gauge("recovery_waiting", "VMs that wait for somebody to act, by reason", ("reason",))
-        self._under_way = metrics.gauge("recovery_under_way", "VMs whose recovery has begun and is not over")
-        self._seconds = metrics.histogram(
+        self._rejected = metrics.add_counter("recovery_rejections_total", "Hosts that refused or did not start a VM")
+        self._waiting = metrics.add_gauge("recovery_waiting", "VMs that wait for an operator, by reason", ("reason",))
+        self._under_way = metrics.add_gauge("recovery_under_way", "VMs whose recovery has begun and is not over")
+        self._seconds = metrics.add_histogram(
             "recovery_seconds", "From the first sign of trouble to the VM seen running", buckets=SECONDS
         )
-        self._from_proof = metrics.histogram(
+        self._from_proof = metrics.add_histogram(
             "recovery_from_proof_seconds",
             "From the proof that its host is dead to the VM seen running",
             buckets=SECONDS,
         )
         self._reasons: set[str] = set()
 
-    def planned(self, view: RecoveryView, plan: RecoveryPlan) -> None:
+    def report_plan(self, view: RecoveryView, plan: RecoveryPlan) -> None:
         """A plan was made."""
         now = self._clock.monotonic()
         for vm in view.vms:
@@ -61,19 +60,15 @@ class RecoveryReporter:
         for times in (self._concerned_at, self._fenced_at):
             for vm_id in [one for one in times if one not in here]:
                 del times[vm_id]
-        self._gauge(plan.actions)
+        held = Counter(action.reason.code for action in plan.actions if action.kind is ActionKind.HOLD)
+        for reason in sorted(self._reasons | held.keys()):
+            self._waiting.labels(reason).set(held[reason])
+        self._reasons |= held.keys()
         self._under_way.set(sum(1 for vm in view.vms if vm.unfinished))
 
-    def _gauge(self, actions: Sequence[Action]) -> None:
-        found: dict[str, int] = {}
-        for action in actions:
-            if action.kind is ActionKind.HOLD:
-                found[action.reason.code] = found.get(action.reason.code, 0) + 1
-        for reason in sorted(self._reasons | found.keys()):
-            self._waiting.labels(reason).set(found.get(reason, 0))
-        self._reasons |= found.keys()
-
-    def assigned(self, before: VirtualMachine, vm: VirtualMachine, action: Action, proofs: Sequence[Proof]) -> None:
+    def report_assigned(
+        self, before: VirtualMachine, vm: VirtualMachine, action: RecoveryAction, proofs: Sequence[Proof]
+    ) -> None:
         """The VM was sent to a host."""
         if vm.status.recovery is not None and before.status.recovery is not None:
             news = len(vm.status.recovery.rejected) - len(before.status.recovery.rejected)
@@ -89,16 +84,16 @@ class RecoveryReporter:
             proofs=[proof.kind for proof in proofs],
             detail=action.message.text,
         )
-        self._no_more(before)
+        self._report_release(before)
 
-    def against(self, vm: VirtualMachine, rules: Iterable[Reason]) -> None:
-        """The VM came to a host, whoever sent it, and goes against these soft rules there."""
+    def report_soft_rules(self, vm: VirtualMachine, rules: Iterable[Reason]) -> None:
+        """The VM came to a host, by any way, and goes against these soft rules there."""
         for one in rules:
             said = render(one)
             self._events.emit(vm.ref, "AgainstSoftRule", said.text, type="Warning", action="Move")
             _log.warning("vm.against_rule", vm=vm.name, host=vm.host, rule=one.code, why=said.text)
 
-    def held(self, vm: VirtualMachine, action: Action) -> None:
+    def report_held(self, vm: VirtualMachine, action: RecoveryAction) -> None:
         """The VM waits for somebody to act."""
         said = action.message
         self._events.emit(vm.ref, "RecoveryHeld", f"{said.text}; {said.remedy}", type="Warning", action="Recover")
@@ -125,12 +120,12 @@ class RecoveryReporter:
         else:
             self._events.emit(vm.ref, "StorageBack", "its disks serve it again", type="Normal", action="Watch")
 
-    def dropped(self, before: VirtualMachine, vm: VirtualMachine, proofs: Sequence[Proof]) -> None:
+    def report_dropped(self, before: VirtualMachine, vm: VirtualMachine, proofs: Sequence[Proof]) -> None:
         """Nobody wants the VM, and nothing of it is left."""
         _log.info("recovery.dropped", vm=vm.name, proofs=[proof.kind for proof in proofs])
-        self._no_more(before)
+        self._report_release(before)
 
-    def recovered(self, before: VirtualMachine, vm: VirtualMachine) -> None:
+    def report_recovered(self, before: VirtualMachine, vm: VirtualMachine) -> None:
         """The VM was seen running."""
         record = vm.status.recovery
         if record is None:
@@ -153,9 +148,9 @@ class RecoveryReporter:
             took_s=round(took_s, 3),
             from_proof_s=round(from_proof_s, 3),
         )
-        self._no_more(before)
+        self._report_release(before)
 
-    def _no_more(self, before: VirtualMachine) -> None:
+    def _report_release(self, before: VirtualMachine) -> None:
         """The VM is not held any more."""
         if any(
             step.what == StepReason.HELD for step in (before.status.recovery.steps if before.status.recovery else ())

@@ -14,23 +14,26 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.transitions import Transitions, follow
-from outlive.node.membership.holders import NOT_PAUSED
-from outlive.node.membership.states import MemberView, Reach, fenced, of_holder, proof_of
-from outlive.node.vm.states import is_to_run, order_here, rejection_here
-from outlive.recovery.model import Action
+from outlive.base import Transitions, follow
+from outlive.node.membership import NOT_PAUSED, MemberView, Reach, find_member, is_fenced, proof_of
+from outlive.node.vm import current_order, current_rejection
+from outlive.recovery.model import RecoveryAction
 from outlive.resources import (
+    RECOVERY_STEPS,
     Assigned,
     Consumer,
     Holder,
+    HostFailure,
     MemberRecord,
     ObjectRef,
     Part,
     Proof,
     Recovery,
+    RecoveryPhase,
     RecoveryStep,
     Rejection,
     VirtualMachine,
+    is_to_run,
 )
 from outlive.resources.reasons import (
     HoldReason,
@@ -41,12 +44,10 @@ from outlive.resources.reasons import (
     StoryReason,
     Value,
     VmReason,
-    reason,
+    make_reason,
     render,
 )
-from outlive.resources.vms import RECOVERY_STEPS, HostFailure, RecoveryPhase
-from outlive.runtime.decisions import Decision
-from outlive.runtime.steps import Outcome, Precondition, ProtocolStep
+from outlive.runtime import Decision, Outcome, Precondition, ProtocolStep
 
 
 class ClaimView(Part, frozen=True, kw_only=True):
@@ -119,13 +120,13 @@ class AssignOutcome(Outcome, frozen=True, kw_only=True):
     """One for every holder that is dropped."""
 
 
-def _not_fenced(view: AssignView) -> list[Holder]:
-    return [one for one in view.holders if not fenced(one, view.members, view.reach)]
+def _list_unfenced(view: AssignView) -> list[Holder]:
+    return [one for one in view.holders if not is_fenced(one, view.members, view.reach)]
 
 
-def _why_not_fenced(view: AssignView) -> str:
-    first = _not_fenced(view)[0]
-    known = of_holder(first, view.members)
+def _explain_not_fenced(view: AssignView) -> str:
+    first = _list_unfenced(view)[0]
+    known = find_member(first, view.members)
     if known is None:
         return f"{first.hypervisor} may still run {view.vm}: its Membership is not there"
     return f"{first.hypervisor} may still run {view.vm}: its epoch {first.epoch} is not proven dead"
@@ -148,7 +149,7 @@ ASSIGN: Final = ProtocolStep(
     (
         Precondition[AssignView]("wanted", lambda view: view.wanted, lambda view: f"nobody wants {view.vm} to run"),
         NOT_PAUSED,
-        Precondition[AssignView]("holders-fenced", lambda view: not _not_fenced(view), _why_not_fenced),
+        Precondition[AssignView]("holders-fenced", lambda view: not _list_unfenced(view), _explain_not_fenced),
         Precondition[AssignView](
             "slot-claimed",
             lambda view: (
@@ -179,7 +180,7 @@ DROP: Final = ProtocolStep(
             "not-wanted", lambda view: not view.wanted, lambda view: f"somebody wants {view.vm} to run"
         ),
         NOT_PAUSED,
-        Precondition[AssignView]("holders-fenced", lambda view: not _not_fenced(view), _why_not_fenced),
+        Precondition[AssignView]("holders-fenced", lambda view: not _list_unfenced(view), _explain_not_fenced),
     ),
     lambda view: DropOutcome(proofs=_assign(view).proofs),
 )
@@ -219,12 +220,12 @@ def is_recovered(vm: VirtualMachine, members: Iterable[MemberView]) -> bool:
     if len(vm.status.holders) != 1:
         return False
     (holder,) = vm.status.holders
-    member = of_holder(holder, members)
+    member = find_member(holder, members)
     here = holder.hypervisor == vm.host and holder.role == "" and holder.seen == "running"
     return here and member is not None and (member.record.epoch, member.record.state) == (holder.epoch, "Held")
 
 
-def lost_by(record: MemberRecord) -> str | None:
+def find_losing_fence(record: MemberRecord) -> str | None:
     """The fence by which a host is lost, empty where it is not, ``None`` where that is not clear."""
     if record.state == "Held" and record.dead_through < record.epoch:
         return ""
@@ -254,7 +255,7 @@ PHASES: Final[Transitions[RecoveryPhase]] = {
 _replace = msgspec.structs.replace
 
 
-def unfinished(vm: VirtualMachine) -> bool:
+def is_unfinished(vm: VirtualMachine) -> bool:
     """Whether a recovery of the VM was begun and has not ended."""
     return vm.status.recovery is not None and vm.status.recovery.unfinished
 
@@ -272,9 +273,11 @@ def record_of(vm: VirtualMachine, fence: str, before: Recovery | None = None) ->
     known, answered = vm.status.recovery, vm.status.answered
     if known is not None and known.unfinished:
         return known
+    # the host that it was lost on: its own holder's, else where it was assigned
+    origin = next((holder.hypervisor for holder in vm.status.holders if holder.role == ""), vm.host)
     record = Recovery(
         fence=fence,
-        origin=_origin(vm),
+        origin=origin,
         request=answered.id if answered is not None else "",
         host_failures=known.host_failures if known is not None else (),
     )
@@ -284,21 +287,16 @@ def record_of(vm: VirtualMachine, fence: str, before: Recovery | None = None) ->
     return _replace(record, rejected=before.rejected, relocations=before.relocations) if before is not None else record
 
 
-def asked(vm: VirtualMachine, fence: str, at: datetime) -> Recovery:
+def enter_asked(vm: VirtualMachine, fence: str, at: datetime) -> Recovery:
     """A user asks for it while its host is not there."""
     request, record = vm.spec.request, record_of(vm, fence)
     assert request is not None
-    step = reason(StepReason.ASKED, request=request.id, verb=request.verb)
+    step = make_reason(StepReason.ASKED, request=request.id, verb=request.verb)
     cause = record.cause or ("asked" if not record.steps and not vm.status.holders else "")
-    return _next(record, record.phase, at, step, cause=cause)
+    return _advance(record, record.phase, at, step, cause=cause)
 
 
-def _origin(vm: VirtualMachine) -> str:
-    """The host that it was lost on: its own holder's, else where it was assigned."""
-    return next((holder.hypervisor for holder in vm.status.holders if holder.role == ""), vm.host)
-
-
-def _next(record: Recovery, phase: RecoveryPhase, at: datetime, *steps: Reason, **changes: Any) -> Recovery:
+def _advance(record: Recovery, phase: RecoveryPhase, at: datetime, *steps: Reason, **changes: Any) -> Recovery:
     """The record in this phase, with these steps more; of too many steps the ones in the middle go."""
     done = (*record.steps, *(RecoveryStep(at=at, what=one.code, message=render(one).text) for one in steps))
     left_out = max(0, len(done) - RECOVERY_STEPS)
@@ -307,13 +305,13 @@ def _next(record: Recovery, phase: RecoveryPhase, at: datetime, *steps: Reason, 
     return _replace(record, phase=phase, steps=(*done[:first], *done[first + left_out :]), **changes)
 
 
-def _fenced(proofs: Iterable[Proof]) -> list[Reason]:
-    return [reason(StepReason.FENCED, kind=proof.kind) for proof in proofs]
+def _fence_steps(proofs: Iterable[Proof]) -> list[Reason]:
+    return [make_reason(StepReason.FENCED, kind=proof.kind) for proof in proofs]
 
 
-def held(
+def enter_held(
     vm: VirtualMachine,
-    action: Action,
+    action: RecoveryAction,
     at: datetime,
     *,
     before: Recovery | None = None,
@@ -325,11 +323,11 @@ def held(
     entry by which they were counted.
     """
     why = action.message
-    return _next(
+    return _advance(
         record_of(vm, action.fence, before),
         RecoveryPhase.HELD,
         at,
-        reason(StepReason.HELD, why=why.text),
+        make_reason(StepReason.HELD, why=why.text),
         reason=action.reason.code,
         message=why.text,
         remedy=why.remedy,
@@ -337,16 +335,16 @@ def held(
     )
 
 
-def is_held_so(record: Recovery | None, action: Action, failures: tuple[HostFailure, ...]) -> bool:
+def is_held_so(record: Recovery | None, action: RecoveryAction, failures: tuple[HostFailure, ...]) -> bool:
     """Whether the record says already what the hold says, and which hosts died under the VM."""
     if record is None or record.phase is not RecoveryPhase.HELD or record.reason != action.reason.code:
         return False
     return action.message == Message(record.message, record.remedy) and record.host_failures == failures
 
 
-def assigned(
+def enter_assigned(
     vm: VirtualMachine,
-    action: Action,
+    action: RecoveryAction,
     proofs: Iterable[Proof],
     at: datetime,
     *,
@@ -361,25 +359,25 @@ def assigned(
     proofs = tuple(proofs)
     record, code = record_of(vm, action.fence, before), action.reason.code
     refusal, moved_there = refusal_of(vm, record), code == PlanReason.MOVED_THERE
-    steps = _fenced(proofs)
+    steps = _fence_steps(proofs)
     if refusal is not None:
         why = refusal.message or "it gave no reason"
-        steps.insert(0, reason(StepReason.REJECTED, host=refusal.hypervisor, why=why))
+        steps.insert(0, make_reason(StepReason.REJECTED, host=refusal.hypervisor, why=why))
     if action.slot:
-        steps.append(reason(StepReason.CLAIMED, slot=action.slot))
+        steps.append(make_reason(StepReason.CLAIMED, slot=action.slot))
     if moved_there:
-        steps.append(reason(StepReason.MOVED_ON, why=action.message.text))
+        steps.append(make_reason(StepReason.MOVED_ON, why=action.message.text))
     rejected = (*record.rejected, *((refusal,) if refusal is not None else ()))
     relocations = (0 if forgiven else record.relocations) + int(code == PlanReason.PLACED and rejected != ())
     if forgiven and record.reason == HoldReason.REFUSED:
         rejected = ()
-    return _next(
+    return _advance(
         record,
         RecoveryPhase.ASSIGNED,
         at,
         *steps,
-        reason(StepReason.ASSIGNED, host=action.host),
-        *(reason(StepReason.AGAINST_RULE, why=render(one).text) for one in action.against),
+        make_reason(StepReason.ASSIGNED, host=action.host),
+        *(make_reason(StepReason.AGAINST_RULE, why=render(one).text) for one in action.against),
         fence=action.fence,
         slot=action.slot,
         host=action.host,
@@ -397,7 +395,7 @@ def assigned(
 
 def rejection_of(vm: VirtualMachine) -> Rejection | None:
     """The word of the host that it is assigned to that it does not start it, and that another one may."""
-    said = rejection_here(vm)
+    said = current_rejection(vm)
     return said if said is not None and not said.stays else None
 
 
@@ -408,19 +406,21 @@ def refusal_of(vm: VirtualMachine, record: Recovery) -> Rejection | None:
         return said
     if record.phase not in (RecoveryPhase.ASSIGNED, RecoveryPhase.HELD) or now is None or record.host != now.hypervisor:
         return None
-    why = reason(VmReason.NOT_STARTED, host=now.hypervisor)
+    why = make_reason(VmReason.NOT_STARTED, host=now.hypervisor)
     return Rejection(hypervisor=now.hypervisor, fence=now.fence, reason=why.code, message=render(why).text)
 
 
-def recovered(vm: VirtualMachine, action: Action, at: datetime, *, failures: tuple[HostFailure, ...] = ()) -> Recovery:
+def enter_recovered(
+    vm: VirtualMachine, action: RecoveryAction, at: datetime, *, failures: tuple[HostFailure, ...] = ()
+) -> Recovery:
     """The VM was seen running; ``failures``: hosts that died under it, and still count."""
     record = record_of(vm, action.fence)
     sent = record.host == action.host
-    return _next(
+    return _advance(
         record,
         RecoveryPhase.RECOVERED,
         at,
-        reason(StepReason.SEEN_RUNNING, host=action.host),
+        make_reason(StepReason.SEEN_RUNNING, host=action.host),
         host=action.host,
         slot=record.slot if sent else "",
         promised=record.promised and sent,
@@ -432,21 +432,21 @@ def recovered(vm: VirtualMachine, action: Action, at: datetime, *, failures: tup
     )
 
 
-def dropped(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: datetime) -> Recovery:
+def enter_dropped(vm: VirtualMachine, action: RecoveryAction, proofs: Iterable[Proof], at: datetime) -> Recovery:
     """Nobody wants it to run, and nothing of it is left. Where a person stopped it, a person starts it: no host that
     died under it counts any more."""
     proofs = tuple(proofs)
     record = record_of(vm, action.fence)
     failures = record.host_failures if is_to_run(vm) else ()
-    steps = (*_fenced(proofs), reason(StepReason.DROPPED, why=action.message.text))
-    return _next(
+    steps = (*_fence_steps(proofs), make_reason(StepReason.DROPPED, why=action.message.text))
+    return _advance(
         record, RecoveryPhase.DROPPED, at, *steps, proofs=proofs or record.proofs, host_failures=failures, **NO_REASON
     )
 
 
 def waits_for(vm: VirtualMachine) -> tuple[str, ...]:
     """VMs for which it waits where it is assigned."""
-    said = order_here(vm)
+    said = current_order(vm)
     return said.waits_for if said is not None else ()
 
 
@@ -458,19 +458,19 @@ def summary_of(vm: VirtualMachine) -> Reason:
     lost |= {"host": recovery.host, "slot": recovery.slot, "cause": recovery.cause}
     match recovery.phase:
         case RecoveryPhase.RECOVERED:
-            return reason(_how_recovered(recovery), **lost)
+            return make_reason(_story_reason(recovery), **lost)
         case RecoveryPhase.HELD:
-            return reason(StoryReason.HELD, **lost, why=recovery.message)
+            return make_reason(StoryReason.HELD, **lost, why=recovery.message)
         case RecoveryPhase.ASSIGNED if waits:
-            return reason(StoryReason.WAITS_FOR_OTHERS, **lost, others=waits)
+            return make_reason(StoryReason.WAITS_FOR_OTHERS, **lost, others=waits)
         case RecoveryPhase.ASSIGNED:
-            return reason(StoryReason.ASSIGNED, **lost)
+            return make_reason(StoryReason.ASSIGNED, **lost)
         case RecoveryPhase.DROPPED if vm.spec.recovery.mode == "ignore" and is_to_run(vm):
-            return reason(StoryReason.IGNORED, **lost)
+            return make_reason(StoryReason.IGNORED, **lost)
         case RecoveryPhase.DROPPED:
-            return reason(StoryReason.DROPPED, **lost)
+            return make_reason(StoryReason.DROPPED, **lost)
         case RecoveryPhase.WAITING:
-            return reason(StoryReason.WAITS_FOR_PROOF, **lost)
+            return make_reason(StoryReason.WAITS_FOR_PROOF, **lost)
 
 
 def was_sent(recovery: Recovery) -> bool:
@@ -478,7 +478,7 @@ def was_sent(recovery: Recovery) -> bool:
     return any(step.what == StepReason.ASSIGNED for step in recovery.steps)
 
 
-def _how_recovered(recovery: Recovery) -> StoryReason:
+def _story_reason(recovery: Recovery) -> StoryReason:
     if not was_sent(recovery):
         return StoryReason.BACK_ON_ITS_HOST
     if recovery.moved_there:

@@ -2,7 +2,7 @@
 
 VMs are found by what their own documents say (who holds them, where they are assigned, whether a recovery of them was
 begun), never by a list of what ran on a host. Caches may be old: facts that a write rests on either only ever turn true
-(a proof of death) or are read again by whoever writes. Ages are judged on this process's own clock from when it first
+(a proof of death) or are read again before the write. Ages are judged on this process's own clock from when it first
 saw a state: a restart, or another leader, only makes everybody wait once more.
 """
 
@@ -14,19 +14,11 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime, as_instant
-from outlive.node.fencing.policy import Departure, HostSettings, Profile, absence_limit_s, departure_of, profile_of
-from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder, proof_of
-from outlive.node.vm.states import (
-    active_move,
-    asked_since,
-    is_to_run,
-    order_here,
-    reach_of,
-    rejection_here,
-)
-from outlive.placement.rules import Group, Peers, Verdict, demands_of, judge
-from outlive.placement.vms import VmView, view_of_resource
+from outlive.base import Clock, as_datetime, as_instant
+from outlive.node.fencing import Departure, HostSettings, Profile, absence_limit_s, departure_of, profile_of
+from outlive.node.membership import MemberView, find_member, is_fenced, is_proven_dead, member_view, proof_of
+from outlive.node.vm import current_order, current_rejection, reach_of, was_requested_since
+from outlive.placement import Group, Peers, RuleVerdict, VmView, demands_of, judge, view_of_resource
 from outlive.recovery.deaths import Death, FlapView, death_of, failures_of, find_died_together, update_quarantine
 from outlive.recovery.informers import (
     ASSIGNED_INDEX,
@@ -44,27 +36,36 @@ from outlive.recovery.informers import (
     members_of,
 )
 from outlive.recovery.model import AffectedVm, HolderState, HostHealth, HostState, RecoveryView, SlotState
-from outlive.recovery.states import is_recovered, lost_by, rejection_of, unfinished
+from outlive.recovery.states import find_losing_fence, is_recovered, is_unfinished, rejection_of
 from outlive.resources import (
-    AffinityRule,
+    CLUSTER,
     Amounts,
     Cluster,
+    Disarmed,
     FencingPolicy,
     FencingSpec,
+    FreeFunction,
     Holder,
+    HostFailure,
     Hypervisor,
-    MemberRecord,
+    HypervisorStatus,
+    Limits,
     Membership,
-    Reservation,
+    Recovery,
+    RecoveryLimits,
+    RecoveryPhase,
+    RenewalSight,
     VirtualMachine,
+    active_move,
+    explain_out_of_service,
+    free_functions,
+    is_lost,
+    is_only_emptied,
+    is_to_run,
+    limits_of,
+    lost_places,
 )
-from outlive.resources.cluster import CLUSTER, Disarmed, is_lost
-from outlive.resources.functions import FreeFunction
-from outlive.resources.hosts import HypervisorStatus, free_functions, is_only_emptied, lost_places, out_of_service
-from outlive.resources.memberships import RenewalSight
-from outlive.resources.policies import Limits, RecoveryLimits, limits_of
 from outlive.resources.reasons import LOCKED, OF_EVERY_HOST, HoldReason, Reason
-from outlive.resources.vms import HostFailure, Recovery, RecoveryPhase
 
 WAITS_FOR_HOST: Final = (HoldReason.HOST_STOPPED, HoldReason.HOST_NOT_JOINED, HoldReason.HOST_AWAITED)
 """Nothing was done yet about a VM that is held for one of these."""
@@ -119,7 +120,7 @@ class RecoveryObserver:
     def _member_changed(self, old: Membership | None, new: Membership | None) -> None:
         if new is not None:
             self._renewed.see(new.name, (new.metadata.uid, new.metadata.resource_version))
-            if old is not None and _went_back(old.record, new.record):
+            if old is not None and (new.record.epoch, new.record.seq) < (old.record.epoch, old.record.seq):
                 self._heard.discard(new.name)  # the store did, and nobody renewed
             elif old is not None or self._informers.memberships.synced:
                 self._heard.add(new.name)
@@ -127,7 +128,7 @@ class RecoveryObserver:
             self._renewed.forget(old.name)
             self._heard.discard(old.name)
 
-    def sight(self) -> RenewalSight:
+    def observe_renewals(self) -> RenewalSight:
         """What this process sees of the renewals now."""
         now_s, memberships = self._clock.monotonic(), self._informers.memberships
         stalled_s = memberships.stalled_s()
@@ -135,7 +136,11 @@ class RecoveryObserver:
         if stalled_s > DOUBT_S:
             blind = f"the server has not reached the store for {stalled_s:.0f} s"
         members = [one for one in memberships.items() if one.record.state == "Held"]
-        silent = {one.name: self._renewed.seconds(one.name) for one in members if self._is_silent(one)}
+        silent: dict[str, float] = {}
+        for one in members:
+            elapsed_s, host = self._renewed.elapsed_s(one.name), self._informers.hypervisors.get(one.name)
+            if elapsed_s > self._silence_s(host, armed=one.record.guard.armed):
+                silent[one.name] = elapsed_s
         return RenewalSight(
             at=as_datetime(self._clock.now()),
             blind=blind,
@@ -144,26 +149,26 @@ class RecoveryObserver:
             started_s=now_s - self._began_s,
         )
 
-    def _is_silent(self, member: Membership) -> bool:
-        host = self._informers.hypervisors.get(member.name)
-        return self._renewed.seconds(member.name) > self._silence_s(host, armed=member.record.guard.armed)
-
     # One look
 
     def observe(self) -> RecoveryView:
         """Every VM with a fenced or condemned holder, with an unfinished recovery, with a slot as its consumer, or that
         its host does not start."""
         self._deaths, self._together = (), {}
-        unattended, awaited = self._unattended(), self._awaited()
-        vms = self._concerned({*unattended, *awaited})
-        slots = {slot.name: slot for name in vms for slot in self._slots_of(name)}
-        gone = [name for name in self._informers.reservations.index_keys(CONSUMER_INDEX) if name not in vms]
-        for name in gone:
-            slots.update({slot.name: slot for slot in self._informers.reservations.by_index(CONSUMER_INDEX, name)})
+        unattended = self._unattended_hosts()
+        # hosts that went down cleanly and whose VMs wait for them, by their policy
+        awaited = frozenset(one.name for one in self._informers.hypervisors.items() if self._is_awaited(one.name))
+        vms = self._find_concerned({*unattended, *awaited})
+        reservations = self._informers.reservations
+        gone = [name for name in reservations.index_keys(CONSUMER_INDEX) if name not in vms]
+        slots = {slot.name: slot for name in vms for slot in reservations.list_by_index(MEMBER_INDEX, name)}
+        slots |= {
+            slot.name: slot for name in (*vms, *gone) for slot in reservations.list_by_index(CONSUMER_INDEX, name)
+        }
         shown = [slots[name] for name in sorted(slots)]
-        states = tuple(self.state(vm) for vm in vms.values())
-        self._waiting.forget_others(vms)
-        self._held.forget_others(vms)
+        states = tuple(self.vm_state(vm) for vm in vms.values())
+        self._waiting.forget_except(vms)
+        self._held.forget_except(vms)
         self._states = {name: self._states[name] for name in vms}
         names = {slot.status.host for slot in shown} | {vm.assigned for vm in states}
         names |= {holder.host for vm in states for holder in vm.holders}
@@ -172,70 +177,68 @@ class RecoveryObserver:
         return RecoveryView(
             vms=states,
             gone=tuple(gone),
-            slots=tuple(map(SlotState.of, shown)),
-            hosts=tuple(self.host(name, unattended, awaited) for name in sorted(names) if name),
-            paused=self.paused(),
-            disarmed=self.disarmed(),
+            slots=tuple(map(SlotState.from_slot, shown)),
+            hosts=tuple(self.host_state(name, unattended, awaited) for name in sorted(names) if name),
+            paused=self.is_paused(),
+            disarmed=self.disarmed_mode(),
             waits_for=pause.waits_for if pause is not None else (),
             incarnation=cluster.status.store_incarnation if cluster is not None else "",
             start_limit_s=START_LIMIT_S,
-            groups=self.groups(vms.values()),
+            groups=self.find_groups(vms.values()),
             default_selector=cluster.spec.default_selector if cluster is not None else "",
         )
 
-    def _slots_of(self, vm: str) -> list[Reservation]:
-        informer = self._informers.reservations
-        return [*informer.by_index(MEMBER_INDEX, vm), *informer.by_index(CONSUMER_INDEX, vm)]
-
-    def _concerned(self, away: Collection[str]) -> dict[str, VirtualMachine]:
+    def _find_concerned(self, away: Collection[str]) -> dict[str, VirtualMachine]:
         """``away``: hosts of which nothing is to be proven now, and whose VMs get that as their reason."""
         vms = self._informers.vms
-        found: dict[str, VirtualMachine] = {vm.name: vm for vm in vms.by_index(RECOVERY_INDEX, UNFINISHED_KEY)}
+        found: dict[str, VirtualMachine] = {vm.name: vm for vm in vms.list_by_index(RECOVERY_INDEX, UNFINISHED_KEY)}
         for place in vms.index_keys(HOLDER_INDEX):
             host, _, uid = place.partition("/")
             if self._may_have_died(host, uid):
-                found.update((vm.name, vm) for vm in vms.by_index(HOLDER_INDEX, place) if self._concerns(vm, host))
+                found.update(
+                    (vm.name, vm) for vm in vms.list_by_index(HOLDER_INDEX, place) if self._is_concerned(vm, host)
+                )
         for place in vms.index_keys(HOLDER_INDEX) if away else ():
             if place.partition("/")[0] in away:
-                found.update((vm.name, vm) for vm in vms.by_index(HOLDER_INDEX, place) if is_to_run(vm))
+                found.update((vm.name, vm) for vm in vms.list_by_index(HOLDER_INDEX, place) if is_to_run(vm))
         for host in vms.index_keys(ASSIGNED_INDEX):
-            member = self.member(host)
-            starts = member.record.state == "Held" if member is not None else not self._ours(host)
+            member = self.find_member(host)
+            starts = member.record.state == "Held" if member is not None else not self._is_ours(host)
             if not starts or host in away:
-                found.update((vm.name, vm) for vm in vms.by_index(ASSIGNED_INDEX, host) if is_to_run(vm))
+                found.update((vm.name, vm) for vm in vms.list_by_index(ASSIGNED_INDEX, host) if is_to_run(vm))
         for name in self._informers.reservations.index_keys(CONSUMER_INDEX):
             vm = vms.get(name)
             if vm is not None:
                 found[name] = vm
         return {name: found[name] for name in sorted(found)}
 
-    def _ours(self, host: str) -> bool:
+    def _is_ours(self, host: str) -> bool:
         """Whether our daemon is to start what is assigned to it; of other hosts VMs are only reported."""
         known = self._informers.hypervisors.get(host)
         return known is not None and known.spec.management == "node"
 
-    def is_of_others(self, host: str) -> bool:
+    def is_managed_elsewhere(self, host: str) -> bool:
         """Whether somebody else manages the host, and answers requests for what is assigned to it; empty: all hosts."""
         if not host:
             return all(one.spec.management != "node" for one in self._informers.hypervisors.items())
         known = self._informers.hypervisors.get(host)
         return known is not None and known.spec.management != "node"
 
-    def _unattended(self) -> frozenset[str]:
+    def _unattended_hosts(self) -> frozenset[str]:
         """Hosts that are silent for long while no coordinator lives: nobody would condemn or report them."""
         if self._has_coordinator():
             return frozenset()
         return frozenset(
             one.name
             for one in self._informers.memberships.items()
-            if self._renewed.seconds(one.name) >= UNATTENDED_S
-            and self._health(one.name, self.member(one.name), None) in (HostHealth.SILENT, HostHealth.REVOKED)
+            if self._renewed.elapsed_s(one.name) >= UNATTENDED_S
+            and self._health_of(one.name, self.find_member(one.name), None) in (HostHealth.SILENT, HostHealth.REVOKED)
         )
 
     def _has_coordinator(self) -> bool:
         """Whether a coordinator lives, or there are no hosts at all."""
         hosts = self._informers.hypervisors.items()
-        return not hosts or any(one.spec.mode == "coordinator" and self.lives(one.name) for one in hosts)
+        return not hosts or any(one.spec.mode == "coordinator" and self.is_live(one.name) for one in hosts)
 
     def lacks_coordinator(self) -> bool:
         """Whether hosts have joined and no coordinator has lived for so long that it is reported."""
@@ -243,92 +246,93 @@ class RecoveryObserver:
         lacks = joined and not self._has_coordinator()
         return self._attended.see("", lacks) >= UNATTENDED_S and lacks
 
-    def _awaited(self) -> frozenset[str]:
-        """Hosts that went down in good order and whose VMs wait for them, by their policy."""
-        return frozenset(one.name for one in self._informers.hypervisors.items() if self._is_awaited(one.name))
-
     def _is_awaited(self, name: str) -> bool:
         host, cluster = self._informers.hypervisors.get(name), self._informers.clusters.get(CLUSTER)
         if host is None or HostSettings(cluster, host).shutdown_policy != "freeze":
             return False
-        member = self.member(name)
+        member = self.find_member(name)
         gone = departure_of(host, released=member is not None and member.record.state == "Released")
         if not HostSettings(cluster, host).is_awaited(gone):
             return False
-        return self._health(name, member, host) in (HostHealth.SILENT, HostHealth.RELEASED)
+        return self._health_of(name, member, host) in (HostHealth.SILENT, HostHealth.RELEASED)
 
     def _may_have_died(self, host: str, uid: str) -> bool:
-        member = self.member(host)
+        member = self.find_member(host)
         if member is None or member.uid != uid:
             return True
         record = member.record
         return record.state == "Revoked" or record.dead_through > 0 or record.cut.through > 0
 
-    def _concerns(self, vm: VirtualMachine, host: str) -> bool:
+    def _is_concerned(self, vm: VirtualMachine, host: str) -> bool:
         """Whether some entry of the host is fenced, of nobody, or of somebody who was condemned."""
         reach = reach_of(vm)
         for holder in vm.status.holders:
             if holder.hypervisor == host:
-                members = self.members((holder,))
-                if not members or fenced(holder, members, reach) or members[0].record.state == "Revoked":
+                members = self.find_members((holder,))
+                if not members or is_fenced(holder, members, reach) or members[0].record.state == "Revoked":
                     return True
         return False
 
-    def groups(self, vms: Iterable[VirtualMachine]) -> tuple[Group, ...]:
+    def find_groups(self, vms: Iterable[VirtualMachine]) -> tuple[Group, ...]:
         """The groups of these VMs: who is in each, and on which hosts that are not lost he is, or goes to."""
         rules = dict.fromkeys(rule for vm in vms for rule in vm.spec.affinity_rules)
-        return tuple(Group(rule=rule, members=dict(self._members_of(rule))) for rule in rules)
+        groups = []
+        for rule in rules:
+            members: dict[str, tuple[str, ...]] = {}
+            for vm in members_of(self._informers.vms, rule):
+                if not vm.status.holders and rejection_of(vm) is not None:
+                    continue  # its host does not start it, so it is nowhere
+                if hosts := tuple(host for host in sorted(vm.involved_hosts()) if self._may_run_on(host)):
+                    members[vm.name] = hosts
+            groups.append(Group(rule=rule, members=members))
+        return tuple(groups)
 
-    def _members_of(self, rule: AffinityRule) -> Iterable[tuple[str, tuple[str, ...]]]:
-        for vm in members_of(self._informers.vms, rule):
-            if not vm.status.holders and rejection_of(vm) is not None:
-                continue  # its host does not start it, so it is nowhere
-            if hosts := tuple(host for host in sorted(vm.hosts()) if self._may_be_there(host)):
-                yield vm.name, hosts
-
-    def _may_be_there(self, host: str) -> bool:
+    def _may_run_on(self, host: str) -> bool:
         """Whether a VM that is said to be on the host may be, or come to be, running there."""
-        member, known = self.member(host), self._informers.hypervisors.get(host)
+        member, known = self.find_member(host), self._informers.hypervisors.get(host)
         if member is None:
             return known is not None and known.spec.management != "node"
-        return self._health(host, member, known) in (HostHealth.LIVE, HostHealth.SILENT)
+        return self._health_of(host, member, known) in (HostHealth.LIVE, HostHealth.SILENT)
 
-    def judge(self, vm: VirtualMachine, host: str) -> Verdict:
+    def judge(self, vm: VirtualMachine, host: str) -> RuleVerdict:
         """What the VM's rules say of the host, by where the others of its groups are now."""
-        return judge(demands_of(vm), host, Peers(self.groups((vm,))))
+        return judge(demands_of(vm), host, Peers(self.find_groups((vm,))))
 
     def soft_objections(self, vm: VirtualMachine) -> tuple[Reason, ...]:
-        """The soft rules that it goes against on its host. Whoever is on a host that is being emptied may follow it."""
+        """The soft rules that it goes against on its host. Members on a host that is being emptied may follow it."""
         peers, known = Peers(), self._informers.hypervisors.get
-        for group in self.groups((vm,)):
+        for group in self.find_groups((vm,)):
             for name, hosts in group.members.items():
                 peers.put(
-                    name, (group.rule,), (one for one in hosts if (host := known(one)) is None or not host.closed())
+                    name,
+                    (group.rule,),
+                    (one for one in hosts if (host := known(one)) is None or not host.closed_reason()),
                 )
         return judge(demands_of(vm), vm.host, peers).against
 
     # Single things
 
-    def member(self, host: str) -> MemberView | None:
+    def find_member(self, host: str) -> MemberView | None:
         """The host's Membership."""
         found = self._informers.memberships.get(host)
         return member_view(found) if found is not None else None
 
-    def members(self, holders: Iterable[Holder]) -> tuple[MemberView, ...]:
+    def find_members(self, holders: Iterable[Holder]) -> tuple[MemberView, ...]:
         """The Memberships that these entries were written under."""
-        known = [(holder, self.member(holder.hypervisor)) for holder in holders]
-        found = [of_holder(holder, (view,)) for holder, view in known if view is not None]
+        known = [(holder, self.find_member(holder.hypervisor)) for holder in holders]
+        found = [find_member(holder, (view,)) for holder, view in known if view is not None]
         return tuple({(one.host, one.uid): one for one in found if one is not None}.values())
 
-    def host(self, name: str, unattended: Collection[str] = (), awaited: Collection[str] = ()) -> HostState:
+    def host_state(self, name: str, unattended: Collection[str] = (), awaited: Collection[str] = ()) -> HostState:
         """A host as the plan sees it."""
-        member, host = self.member(name), self._informers.hypervisors.get(name)
+        member, host = self.find_member(name), self._informers.hypervisors.get(name)
+        why = explain_out_of_service(host) if host is not None else ""
         return HostState(
             name=name,
-            health=self._health(name, member, host),
-            refuses=_refuses(host),
+            health=self._health_of(name, member, host),
+            refuses=f"{name} {why}" if why else "",
             lost_places=lost_places(host) if host is not None else (),
-            functions=self._functions(host) if host is not None else (),
+            functions=self._functions_on(host) if host is not None else (),
             drained=host is not None and is_only_emptied(host),
             unattended=name in unattended,
             awaited=name in awaited,
@@ -339,11 +343,11 @@ class RecoveryObserver:
             vms=host.status.num_instances if host is not None else 0,
         )
 
-    def _functions(self, host: Hypervisor) -> tuple[FreeFunction, ...]:
+    def _functions_on(self, host: Hypervisor) -> tuple[FreeFunction, ...]:
         """Its virtual functions, and who has them by its own books, or gets them since it was assigned there or is on
         its way there, though the host has not written it yet."""
         found = free_functions(host)
-        for vm in self._informers.vms.by_index(DESTINATION_INDEX, host.name) if found else ():
+        for vm in self._informers.vms.list_by_index(DESTINATION_INDEX, host.name) if found else ():
             for need in vm.spec.functions if vm.status.holders or rejection_of(vm) is None else ():
                 found = tuple(
                     msgspec.structs.replace(one, owner=one.owner or vm.name)
@@ -353,11 +357,11 @@ class RecoveryObserver:
                 )
         return found
 
-    def lives(self, name: str) -> bool:
+    def is_live(self, name: str) -> bool:
         """Whether the host holds its membership, and renews it."""
-        return self._health(name, self.member(name), self._informers.hypervisors.get(name)) is HostHealth.LIVE
+        return self._health_of(name, self.find_member(name), self._informers.hypervisors.get(name)) is HostHealth.LIVE
 
-    def _health(self, name: str, member: MemberView | None, host: Hypervisor | None) -> HostHealth:
+    def _health_of(self, name: str, member: MemberView | None, host: Hypervisor | None) -> HostHealth:
         if member is None:
             return HostHealth.UNKNOWN
         record = member.record
@@ -367,32 +371,32 @@ class RecoveryObserver:
             return HostHealth.DEAD
         if record.state == "Revoked":
             return HostHealth.REVOKED
-        silent = self._renewed.seconds(name) > self._silence_s(host, armed=record.guard.armed)
+        silent = self._renewed.elapsed_s(name) > self._silence_s(host, armed=record.guard.armed)
         return HostHealth.SILENT if silent else HostHealth.LIVE
 
     def _stays_away(self, name: str, host: Hypervisor | None, *, armed: bool) -> bool:
-        """Whether a host that left in good order has not come back in time; one with announced work is waited for."""
+        """Whether a host that left cleanly has not come back in time; one with announced work is waited for."""
         if host is None:
             return False
         settings = HostSettings(self._informers.clusters.get(CLUSTER), host)
         limit_s = absence_limit_s(
             Departure.LEFT,
-            self._profile(host, armed=armed),
+            self._profile_of(host, armed=armed),
             settings.cluster_spec.fencing.transition_grace_s,
             settings.planned_work(self._clock.now(), Departure.LEFT),
         )
-        return self._renewed.seconds(name) > limit_s
+        return self._renewed.elapsed_s(name) > limit_s
 
     def _silence_s(self, host: Hypervisor | None, *, armed: bool) -> float:
-        return float(self._profile(host, armed=armed).silence_s)
+        return float(self._profile_of(host, armed=armed).silence_s)
 
-    def _profile(self, host: Hypervisor | None, *, armed: bool) -> Profile:
+    def _profile_of(self, host: Hypervisor | None, *, armed: bool) -> Profile:
         cluster = self._informers.clusters.get(CLUSTER)
         policy = cluster.spec.fencing if cluster is not None else FencingPolicy()
         fencing = host.spec.fencing if host is not None else FencingSpec()
         return profile_of(policy, fencing, armed=armed)
 
-    def mismarked(self) -> list[str]:
+    def find_mismarked(self) -> list[str]:
         """Hosts whose status says something else than their Membership does of them, by name."""
         view = self._flap_view()
         return [
@@ -404,13 +408,13 @@ class RecoveryObserver:
 
     def find_removable(self) -> list[str]:
         """VMs that were deleted and that nobody holds, by name."""
-        vms = self._informers.vms.by_index(DELETED_INDEX, DELETED_KEY)
+        vms = self._informers.vms.list_by_index(DELETED_INDEX, DELETED_KEY)
         return sorted(vm.name for vm in vms if not vm.status.holders)
 
     def updated_status(self, host: Hypervisor, member: Membership, view: FlapView | None = None) -> HypervisorStatus:
         """The host's status as its Membership has it: whether it is lost, its deaths, and its quarantine."""
         status, now = host.status, self._clock.now()
-        lost = lost_by(member.record)
+        lost = find_losing_fence(member.record)
         if lost is None or bool(lost) == bool(status.lost):
             lost = status.lost
         if member.record.proof is not None or status.deaths or status.quarantine is not None:
@@ -435,34 +439,29 @@ class RecoveryObserver:
         key = (host, at)
         if key not in self._together:
             if not self._deaths:
-                self._deaths = self._find_deaths()
+                found = []
+                for one in self._informers.memberships.items():
+                    silence_s = self._silence_s(self._informers.hypervisors.get(one.name), armed=one.record.guard.armed)
+                    silent = self._renewed.elapsed_s(one.name) > silence_s
+                    found.append(death_of(one.name, one.record, silent=silent))
+                self._deaths = tuple(filter(None, found))
             now = as_datetime(self._clock.now())
             self._together[key] = tuple(find_died_together(host, at, self._deaths, now))
         return self._together[key]
 
-    def _find_deaths(self) -> tuple[Death, ...]:
-        """The last death of each host, and those that are dying."""
-        found = []
-        for one in self._informers.memberships.items():
-            host = self._informers.hypervisors.get(one.name)
-            silence_s = self._silence_s(host, armed=one.record.guard.armed)
-            death = death_of(one.name, one.record, silent=self._renewed.seconds(one.name) > silence_s)
-            found += [death] if death is not None else []
-        return tuple(found)
-
     def host_failures(self, vm: VirtualMachine) -> tuple[HostFailure, ...]:
         """Hosts that died under it, one soon after the other; none once a user has asked for it all the same."""
         record, holders = vm.status.recovery, vm.status.holders
-        if asked_since(vm):
+        if was_requested_since(vm):
             return ()
         before = record.host_failures if record is not None else ()
         if not any(one.since is not None for one in holders):
             return before
-        reach, members = reach_of(vm), self.members(holders)
+        reach, members = reach_of(vm), self.find_members(holders)
         proofs = {
             one.run_id: proof
             for one in holders
-            if dead(one, members) and (proof := proof_of(one, members, reach)) is not None
+            if is_proven_dead(one, members) and (proof := proof_of(one, members, reach)) is not None
         }
         if not proofs:
             return before
@@ -472,12 +471,12 @@ class RecoveryObserver:
             proofs,
             self._find_died_together,
             self._silence_of,
-            self.limits(vm),
+            self.get_limits(vm),
         )
 
     def _silence_of(self, host: str) -> float:
         """For how long the host is silent before it is condemned."""
-        member = self.member(host)
+        member = self.find_member(host)
         armed = member is not None and member.record.guard.armed
         return self._silence_s(self._informers.hypervisors.get(host), armed=armed)
 
@@ -485,8 +484,8 @@ class RecoveryObserver:
         """Whether what ``Cluster/default`` said is gone."""
         return is_lost(cluster, (one.record for one in self._informers.memberships.items()))
 
-    def paused(self) -> bool:
-        """Whether the cluster is paused, by the cache; whoever writes reads it again.
+    def is_paused(self) -> bool:
+        """True if the cluster is paused, by the cache; each write reads it again.
 
         What the store says of itself counts before what is written down, so that nothing happens in between.
         """
@@ -495,40 +494,49 @@ class RecoveryObserver:
             return True
         return cluster is not None and (cluster.paused or not cluster.status.knows(self.incarnation()))
 
-    def disarmed(self) -> Disarmed:
+    def disarmed_mode(self) -> Disarmed:
         """How the cluster is disarmed, if it is: nothing is recovered then."""
         cluster = self._informers.clusters.get(CLUSTER)
         return cluster.spec.disarmed_mode(self._clock.now()) if cluster is not None else ""
 
-    def limits(self, vm: VirtualMachine) -> Limits:
+    def get_limits(self, vm: VirtualMachine) -> Limits:
         """How often it is tried."""
         cluster = self._informers.clusters.get(CLUSTER)
         return limits_of(vm.spec.recovery, cluster.spec.recovery if cluster is not None else RecoveryLimits())
 
-    def before(self, vm: VirtualMachine) -> Recovery | None:
+    def last_recovery(self, vm: VirtualMachine) -> Recovery | None:
         """Its last recovery, where what happened in it still counts: it has not run for long since."""
         record = vm.status.recovery
         if record is None or record.unfinished or not record.steps or rejection_of(vm) is None:
             return None
         ran_s = self._clock.now() - as_instant(record.steps[-1].at)
-        return record if 0 <= ran_s < self.limits(vm).reset_s else None
+        return record if 0 <= ran_s < self.get_limits(vm).reset_s else None
 
-    def state(self, vm: VirtualMachine) -> AffectedVm:
+    def vm_state(self, vm: VirtualMachine) -> AffectedVm:
         """A VM as the plan sees it; from look to look nothing changes of most but for how long they have waited."""
         status = vm.status
-        members = self.members(status.holders)
-        away = self._is_awaited(vm.host)  # whoever waits for its host has not waited for its start
-        since = (status.assigned, status.holders, status.rejection, self.disarmed(), away)
+        members = self.find_members(status.holders)
+        away = self._is_awaited(vm.host)  # a VM that waits for its host has not waited for its start
+        since = (status.assigned, status.holders, status.rejection, self.disarmed_mode(), away)
         waited_s = self._waiting.see(vm.name, since)
         late = waited_s >= START_LIMIT_S + _wait_limit_s(vm)
         failed = tuple(dict.fromkeys(one.host for one in self.host_failures(vm)))
-        inputs = (vm, members, self.fence(vm), late, self.forgiven(vm), self.before(vm), self.limits(vm), failed)
+        inputs = (
+            vm,
+            members,
+            self.fence_id(vm),
+            late,
+            self.is_forgiven(vm),
+            self.last_recovery(vm),
+            self.get_limits(vm),
+            failed,
+        )
         known = self._states.get(vm.name)
         if known is None or known[0] != inputs:
-            self._states[vm.name] = known = (inputs, self._state(*inputs))
+            self._states[vm.name] = known = (inputs, self._build_vm_state(*inputs))
         return _replace(known[1], waited_s=waited_s)
 
-    def _state(
+    def _build_vm_state(
         self,
         vm: VirtualMachine,
         members: tuple[MemberView, ...],
@@ -542,18 +550,18 @@ class RecoveryObserver:
         """All of a VM's state but how long it has waited; ``late``: whether that is longer than it should."""
         status, reach, view = vm.status, reach_of(vm), view_of_resource(vm)
         where, record, move = status.assigned, status.recovery, active_move(vm)
-        begun = record if unfinished(vm) else None
+        begun = record if is_unfinished(vm) else None
         counts, said = begun or before, rejection_of(vm)
         refusal = (said.message or "it gave no reason") if said is not None else ""
         avoid: list[str] = [one.hypervisor for one in counts.rejected] if counts is not None else []
-        order = order_here(vm)
+        order = current_order(vm)
         waits = order is not None and order.waits_for != ()
         if where is not None and (refusal or late):
             avoid.append(where.hypervisor)
         tried = tuple(dict.fromkeys(avoid))
         if forgiven and record is not None and record.reason != HoldReason.RELOCATION_LIMIT:
             avoid = []
-        asked = asked_since(vm)
+        asked = was_requested_since(vm)
         return AffectedVm(
             id=vm.name,
             fence=fence,
@@ -566,8 +574,8 @@ class RecoveryObserver:
             holders=tuple(
                 HolderState(
                     host=one.hypervisor,
-                    fenced=fenced(one, members, reach),
-                    known=of_holder(one, members) is not None,
+                    fenced=is_fenced(one, members, reach),
+                    known=find_member(one, members) is not None,
                     uid=one.member_uid,
                 )
                 for one in status.holders
@@ -576,10 +584,10 @@ class RecoveryObserver:
             slot=where.slot.name if where is not None and where.slot is not None else "",
             arriving=where is not None and move is not None and move.target == where.hypervisor,
             unfinished=begun is not None,
-            waits_for_host=begun is not None and not asked and _held_for(begun, *WAITS_FOR_HOST),
-            running=is_recovered(vm, members) and not any(dead(one, members) for one in status.holders),
+            waits_for_host=begun is not None and not asked and _is_held_for(begun, *WAITS_FOR_HOST),
+            running=is_recovered(vm, members) and not any(is_proven_dead(one, members) for one in status.holders),
             refusal=refusal,
-            blocked=_blocked(vm) if begun is not None else "",
+            blocked=_blocking_message(vm) if begun is not None else "",
             blocked_by_itself=begun is not None and _is_blocked_by_itself(vm),
             avoid=tuple(dict.fromkeys(avoid)),
             tried=tried,
@@ -598,64 +606,54 @@ class RecoveryObserver:
             selector=vm.spec.selector,
         )
 
-    def forgiven(self, vm: VirtualMachine) -> bool:
+    def is_forgiven(self, vm: VirtualMachine) -> bool:
         """Whether the VM was held for so long, since hosts refused it, that it is tried again."""
         record = vm.status.recovery
-        refused = record is not None and _held_for(record, *REFUSALS)
+        refused = record is not None and _is_held_for(record, *REFUSALS)
         held_s = self._held.see(vm.name, refused)
         if record is None or not refused:
             return False
         begun_s = self._clock.now() - as_instant(record.steps[0].at) if record.steps else 0.0
         return held_s >= min(max(FORGIVE_S, FORGIVE_SHARE * begun_s), FORGIVE_MOST_S)
 
-    def fence(self, vm: VirtualMachine) -> str:
+    def fence_id(self, vm: VirtualMachine) -> str:
         """The identity of this recovery: what is stored already, else named after the host that died."""
         record, where = vm.status.recovery, vm.status.assigned
-        if record is not None and unfinished(vm) and record.fence:
+        if record is not None and is_unfinished(vm) and record.fence:
             return record.fence
-        for slot in self._informers.reservations.by_index(CONSUMER_INDEX, vm.name):
+        for slot in self._informers.reservations.list_by_index(CONSUMER_INDEX, vm.name):
             consumer = slot.status.consumer
             here = where is not None and slot.status.host == where.hypervisor
             if consumer is not None and not here:
                 return consumer.fence
         for holder in vm.status.holders:
-            for member in self.members((holder,)):
+            for member in self.find_members((holder,)):
                 fence = member.record.fence
                 return fence.id if fence.id and fence.epoch == holder.epoch else f"{holder.hypervisor}.{holder.epoch}"
         host = where.hypervisor if where is not None else ""
-        assigned = self.member(host) if host else None
+        assigned = self.find_member(host) if host else None
         if assigned is None:
             return host or f"unassigned.{vm.name}"
         fence = assigned.record.fence
         return fence.id if fence.id and fence.epoch == assigned.record.epoch else f"{host}.{assigned.record.epoch}"
 
 
-def _held_for(record: Recovery, *reasons: HoldReason) -> bool:
+def _is_held_for(record: Recovery, *reasons: HoldReason) -> bool:
     return record.phase is RecoveryPhase.HELD and record.reason in reasons
 
 
 def _wait_limit_s(vm: VirtualMachine) -> float:
     """How much longer than others it may take to start, because it waits for some."""
-    order = order_here(vm)
+    order = current_order(vm)
     return min(order.limit_s, WAITS_MOST_S) if order is not None and order.waits_for != () else 0.0
 
 
-def _went_back(old: MemberRecord, new: MemberRecord) -> bool:
-    return (new.epoch, new.seq) < (old.epoch, old.seq)
-
-
-def _blocked(vm: VirtualMachine) -> str:
+def _blocking_message(vm: VirtualMachine) -> str:
     """What the host that the VM is assigned to says is in every host's way."""
-    said = rejection_here(vm)
+    said = current_rejection(vm)
     return said.message if said is not None and said.stays else ""
 
 
 def _is_blocked_by_itself(vm: VirtualMachine) -> bool:
-    said = rejection_here(vm)
+    said = current_rejection(vm)
     return said is not None and said.stays and said.reason in OF_EVERY_HOST - LOCKED
-
-
-def _refuses(host: Hypervisor | None) -> str:
-    """Why a living host is not schedulable."""
-    why = out_of_service(host) if host is not None else ""
-    return f"{host.name} {why}" if host is not None and why else ""

@@ -2,7 +2,7 @@
 
 The path for virtual machines with slots is recovery proper; this one is for those without, and for configurations
 that were imported. It drops nobody's holders and proves nothing: who calls it has the proof
-(docs/reference/node-decisions.md#fencerecover).
+(docs/design/node-decisions.md#fencerecover).
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outlive.node.vm.selection import RUN, Books, Choosing, Needing, NodeFigures, home_after
-from outlive.runtime.decisions import Decision
-from outlive.runtime.units import Amount
+from outlive.node.vm import RUN, Books, Choosing, Needing, NodeFigures, home_after
+from outlive.runtime import Amount, Decision
 
 MOVING: Final = frozenset({"migrate", "migrate-live"})
 """States of a virtual machine on its way."""
@@ -73,7 +72,7 @@ class RecoverInput(msgspec.Struct, frozen=True, kw_only=True):
     primary: str | None = None
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True):
+class WrittenFields(msgspec.Struct, frozen=True, kw_only=True):
     """Fields of a virtual machine that are written; the others stay."""
 
     state: str
@@ -92,7 +91,7 @@ class RecoverResult(msgspec.Struct, frozen=True, kw_only=True):
     router_state: Literal["secondary"] | None
     primary_key: Literal["none"] | None
     domain_state: Literal["flushed"] | None
-    vms: dict[str, Written]
+    vms: dict[str, WrittenFields]
     skipped: dict[str, str]
 
 
@@ -100,10 +99,20 @@ def recover(given: RecoverInput) -> RecoverResult:
     """Settle host and role, and place the virtual machines one after the other, each booked before the next."""
     reason = recover_reason(given)
     deposed = given.coordinator and (given.fence_ok or reason is RecoverReason.SELF_FENCE_PROVEN)
-    writes: dict[str, Written] = {}
+    writes: dict[str, WrittenFields] = {}
     skipped: dict[str, str] = {}
-    if reason in RECOVERING:
-        _settle_all(given, writes, skipped)
+    dead, books = given.node, Books(given.nodes, given.config)
+    working = {node.name for node in given.nodes if node.daemon_state == RUN and node.name != dead}
+    for vm in given.vms if reason in RECOVERING else ():
+        if vm.node == dead and vm.state in MOVING and vm.running_on not in (None, dead):
+            skipped[vm.uuid] = "source_keeps"  # on its way to the dead host, but running elsewhere: nothing is lost
+        elif _is_affected(vm, dead):
+            written = _settle(vm, dead, working, books)
+            if written is None:
+                continue
+            writes[vm.uuid] = written
+            if isinstance(written.failed_reason, str):
+                skipped[vm.uuid] = written.failed_reason
     return RecoverResult(
         recover=reason in RECOVERING,
         reason=reason,
@@ -131,49 +140,25 @@ def recover_reason(given: RecoverInput) -> RecoverReason:
     return RecoverReason.SELF_FENCE_PROVEN
 
 
-def _settle_all(given: RecoverInput, writes: dict[str, Written], skipped: dict[str, str]) -> None:
-    books = Books(given.nodes, given.config)
-    working = {node.name for node in given.nodes if node.daemon_state == RUN and node.name != given.node}
-    for vm in given.vms:
-        if _source_keeps(vm, given.node):
-            skipped[vm.uuid] = "source_keeps"
-        elif _affected(vm, given.node):
-            written = _settle(vm, given.node, working, books)
-            if written is None:
-                continue
-            writes[vm.uuid] = written
-            if isinstance(written.failed_reason, str):
-                skipped[vm.uuid] = written.failed_reason
-
-
-def _source_keeps(vm: LostVm, dead: str) -> bool:
-    """On its way to the dead host, but still running elsewhere: nothing is lost."""
-    return vm.node == dead and vm.state in MOVING and vm.running_on not in (None, dead)
-
-
-def _affected(vm: LostVm, dead: str) -> bool:
+def _is_affected(vm: LostVm, dead: str) -> bool:
     if vm.running_on is not None:
         return vm.running_on == dead
     return vm.node == dead and vm.state in RESTARTED
 
 
-def _settle(vm: LostVm, dead: str, working: set[str], books: Books) -> Written | None:
+def _settle(vm: LostVm, dead: str, working: set[str], books: Books) -> WrittenFields | None:
     if vm.state == "shutdown":
-        return Written(state="stop")
+        return WrittenFields(state="stop")
     if vm.state in MOVING and vm.node in working:
-        return Written(state="start")
-    if vm.state in RESTARTED:
-        return _relocate(vm, dead, books)
-    return None
-
-
-def _relocate(vm: LostVm, dead: str, books: Books) -> Written:
+        return WrittenFields(state="start")
+    if vm.state not in RESTARTED:
+        return None
     if vm.volumes and vm.lock_release == "fail":
-        return Written(state="fail", failed_reason="lock_release_failed")
+        return WrittenFields(state="fail", failed_reason="lock_release_failed")
     target = books.place(vm, dead)
     if target is None:
-        return Written(state="stop", autostart=True)
-    return Written(state="start", node=target, last_node=home_after(vm.last_node, target=target, source=dead))
+        return WrittenFields(state="stop", autostart=True)
+    return WrittenFields(state="start", node=target, last_node=home_after(vm.last_node, target=target, source=dead))
 
 
 FENCE_RECOVER: Final = Decision(

@@ -13,8 +13,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.base.quantity import format_bytes, format_milli, parse_bytes, parse_milli
+from outlive.base import BadInput, format_bytes, format_milli, parse_bytes, parse_milli
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -43,10 +42,10 @@ class Amounts(Mapping[str, int]):
             raise BadInput(f"{raw!r} is not a map of quantities", remedy='write {"cpu": "4", "memory": "16Gi"}')
         for value in raw.values():
             if type(value) is not str:
-                return cls(_parsed(raw.items()))
-        return _known(tuple(raw.items()))
+                return cls(_parse_items(raw.items()))
+        return _cached_amounts(tuple(raw.items()))
 
-    def wire(self) -> dict[str, str]:
+    def to_wire(self) -> dict[str, str]:
         """As quantities, cpu and memory first. The map is shared: it is for reading only."""
         if self._wire is None:
             order = sorted(self._amounts, key=_wire_order)
@@ -85,7 +84,7 @@ class Amounts(Mapping[str, int]):
         return hash(tuple(sorted(self._amounts.items())))
 
     def __repr__(self) -> str:
-        return f"Amounts({self.wire()!r})"
+        return f"Amounts({self.to_wire()!r})"
 
 
 def size_problems(amounts: Amounts, *, memory_least: int = LEAST_MEMORY) -> Iterator[tuple[str, str, str]]:
@@ -94,14 +93,14 @@ def size_problems(amounts: Amounts, *, memory_least: int = LEAST_MEMORY) -> Iter
     The one rule for imports, ``outlive apply`` and the API. A resource that is left out is no problem here.
     """
     for name, amount in amounts.items():
-        shown, most = amounts.wire()[name], MOST.get(name, MOST_OF_OTHERS)
+        shown, most = amounts.to_wire()[name], MOST.get(name, MOST_OF_OTHERS)
         if amount < 0:
             yield name, f"a negative {name}: {shown}", "correct the value or its unit"
         elif amount > most:
             yield (
                 name,
                 f"{name} {shown}, more than any machine",
-                f"at most {Amounts({name: most}).wire()[name]}; " + UNIT,
+                f"at most {Amounts({name: most}).to_wire()[name]}; " + UNIT,
             )
         elif name in MOST and amount == 0:
             yield name, f"no {name}", "give a size above 0"
@@ -122,12 +121,12 @@ def disk_problem(disk_gib: int) -> tuple[str, str] | None:
 
 
 @lru_cache(maxsize=4096)
-def _known(items: tuple[tuple[str, str], ...]) -> Amounts:
+def _cached_amounts(items: tuple[tuple[str, str], ...]) -> Amounts:
     """A cluster has many objects of few sizes: they share one instance, which is parsed and formatted once."""
-    return Amounts(_parsed(items))
+    return Amounts(_parse_items(items))
 
 
-def _parsed(items: Iterable[tuple[object, object]]) -> dict[str, int]:
+def _parse_items(items: Iterable[tuple[object, object]]) -> dict[str, int]:
     amounts: dict[str, int] = {}
     for name, value in items:
         if not isinstance(name, str) or not isinstance(value, str | int | float):

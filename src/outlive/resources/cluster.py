@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from outlive.resources.hosts import HostSelector, ShutdownPolicy
 from outlive.resources.memberships import MemberRecord
-from outlive.resources.meta import KindInfo, ObjectRef, Part, Quota, Resource, Writers, at_most, lasts
+from outlive.resources.meta import KindInfo, ObjectRef, Part, Quota, Resource, Writers, is_in_effect, limit_entries
 from outlive.resources.policies import RecoveryLimits
 
 FORMER_LIMIT: Final = 16
@@ -22,92 +22,89 @@ Disarmed = Literal["", "freeze", "ignore"]
 
 
 class Timing(Part, frozen=True, kw_only=True):
-    """What is other than in the profile as it comes; absent: as it comes. Checked by ``profile.validate``."""
+    """Changes to a profile; absent values stay as the profile has them. ``profile.validate`` checks them."""
 
     renew_s: float | None = None
     """Seconds between two renewals of a host."""
     silence_s: float | None = None
     """Seconds without a renewal after which a host is suspected."""
     throws: int | None = None
-    """Looks at a suspected host that follow before it is condemned."""
+    """Checks of a suspected host before it is condemned."""
     throw_s: float | None = None
-    """Seconds between two such looks (``throws``)."""
+    """Seconds between two such checks (``throws``)."""
     guard_timeout_s: float | None = None
-    """T: after so many seconds without an acknowledged renewal the guard stops the host's VMs."""
+    """T: seconds without an acknowledged renewal after which the guard stops the host's VMs."""
     watchdog_s: float | None = None
-    """W: after so many seconds without being fed the watchdog resets the host."""
+    """W: seconds without being fed after which the watchdog resets the host."""
     grace_s: float | None = None
-    """The guard's tick and the time that a reset takes; never less than 2."""
+    """The guard's tick and the time of a reset; at least 2."""
 
 
 class FencingPolicy(Part, frozen=True, kw_only=True):
-    """How hosts are declared dead, where the host's own spec says nothing else."""
+    """How hosts are declared dead, unless their own spec says otherwise."""
 
     profile: Literal["", "fast", "steady"] = ""
-    """Timing of every host; empty: ``steady`` for armed hosts and ``fast`` for the others."""
+    """Timing of hosts; empty: ``steady`` for armed hosts, ``fast`` for others."""
     timings: dict[Literal["fast", "steady"], Timing] = {}
-    """Profile → what is other in it, for all hosts that have it."""
+    """Profile → changes to it."""
     failure_domain: str = "rack"
-    """Hosts that share the label ``outlive.dev/domain-<this>`` count once in storm and rate rules, and are fenced
-    together; empty: every host for itself."""
+    """Hosts with the same label ``outlive.dev/domain-<this>`` count once in storm and rate rules and are fenced
+    together."""
     switch_domain: str = "switch"
-    """Hosts that share the label ``outlive.dev/domain-<this>`` hang on one network switch: a host is condemned for its
-    silence once coordinators on two of them see it; empty, or no labels: one coordinator suffices."""
+    """Silence counts once coordinators with different labels ``outlive.dev/domain-<this>`` see it; empty, or no labels:
+    one is enough."""
     second_observer_s: float = 2.0
-    """For how long a coordinator waits for the second one, after all its looks; then it judges alone, and says so."""
+    """How long a coordinator waits for the second one; then it decides alone."""
     storm_fraction: float = 0.5
-    """Of the running hosts, and of their failure domains; if more of both are silent at once, nobody is condemned."""
+    """If more than this share of hosts and failure domains is silent, no host is condemned."""
     fences_limit: int = 2
     """Failure domains that may be fenced within ``fencesWindowS`` without a release."""
     fences_window_s: float = 600.0
     """Seconds over which ``fencesLimit`` counts."""
     release: str = ""
-    """An operator changes it to let fencing go on after a storm or the limit (``outlive fence release``)."""
+    """A new value lets fencing continue after a storm or the limit (``outlive fence release``)."""
     proofs: int = 1
     """Kinds of proof that must agree before a host counts as dead."""
     answer_limit_s: float | None = None
-    """How long one answer of a power controller may take; absent: for each as rehearsals found
-    (docs/operating/fencing.md#slow)."""
+    """How long an answer of a BMC may take; absent: as rehearsals measured (docs/how-to/fencing.md#slow)."""
     power_on_after: bool = False
-    """Whether the host is switched on again once its VMs are placed."""
+    """Switch the host on again once its VMs are placed."""
     flap_deaths: Annotated[int, Meta(ge=0, le=16)] = 3
-    """Deaths of a host within ``flapWindowS`` after which it is in quarantine: it takes no VM. 0: never."""
+    """Deaths within ``flapWindowS`` that put a host in quarantine: it takes no VM. 0: never."""
     flap_window_s: Annotated[float, Meta(ge=60, le=604_800)] = 3600.0
     """Seconds over which ``flapDeaths`` counts."""
     quarantine_s: Annotated[float, Meta(ge=0, le=31_536_000)] = 86_400.0
-    """How long that lasts, unless somebody lets the host out before (``outlive host release``)."""
+    """Length of the quarantine, unless an operator ends it (``outlive host release``)."""
     transition_grace_s: float = 45.0
-    """How long the daemon of a host may be stopped, as for an upgrade, while VMs are held there."""
+    """How long the daemon of a host with VMs may be stopped."""
 
 
 class DegradingPolicy(Part, frozen=True, kw_only=True):
-    """What is made of hosts that get slow before they fall silent (docs/operating/degrading.md)."""
+    """What happens to hosts that get slow before they fall silent (docs/how-to/degrading.md)."""
 
     action: Literal["leave", "tell", "off"] = "leave"
-    """``leave``: protected VMs that can move live leave; ``tell``: a fault says so; ``off``: nobody scores."""
+    """``leave``: protected VMs that can move live leave; ``tell``: only a fault; ``off``: no scores."""
     window_s: float = 30.0
-    """Over what hosts are scored, at least 5: a host degrades when most of it was bad, or it sinks all the time."""
+    """Time over which hosts are scored, at least 5."""
     quiet_s: float = 180.0
-    """How long a host must do well again before it counts as recovered; at least the window."""
+    """How long a host must be good again to count as recovered."""
     settle_s: float = 30.0
-    """From when a host degrades until VMs may leave it, so that it is seen whether others degrade as well."""
+    """How long VMs wait before they leave, in case other hosts degrade too."""
     common_share: float = 0.25
-    """If more than this of the working hosts, and more than one, degrade together, nobody leaves: it is the store or
-    the network, not the host."""
+    """If more than this share of working hosts degrade together, no VM leaves."""
     leaving_share: float = 0.0
-    """Of the working hosts, so many may be left at once; one may always."""
+    """Share of working hosts that VMs may leave at once; at least one."""
     failures: int = 3
     """Live moves in a row that may fail before the VMs stay."""
 
 
 class RebalancePolicy(Part, frozen=True, kw_only=True):
-    """Whether VMs move from full hosts to emptier ones by themselves (docs/operating/policies.md#rebalancing)."""
+    """Whether VMs move from full hosts to emptier ones automatically (docs/how-to/policies.md#rebalancing)."""
 
     mode: Literal["off", "auto"] = "off"
     """``auto``: in the background; ``off``: only by ``outlive rebalance``."""
     threshold: Annotated[float, Meta(ge=0.01, le=1.0)] = 0.2
-    """VMs move once the fullest and the emptiest host are so far apart, in shares of their capacity, until they are
-    half as far apart."""
+    """VMs move if hosts differ by this share of capacity, until they differ by half of it."""
     moves: Annotated[int, Meta(ge=1, le=100)] = 4
     """Moves of one cycle at most."""
     pause_s: Annotated[float, Meta(ge=10.0)] = 300.0
@@ -126,26 +123,26 @@ class PrimaryRequest(Part, frozen=True, kw_only=True):
 
 
 class SchemaWish(Part, frozen=True, kw_only=True):
-    """Which storage schema the cluster is to have (docs/operating/upgrades.md)."""
+    """Which storage schema the cluster is to have (docs/how-to/upgrades.md)."""
 
     to: Annotated[int, Meta(ge=1)] | None = None
-    """The schema that it goes to, also back to an older one; absent: the newest that all hosts know."""
-    exclude: Annotated[tuple[str, ...], at_most(1000)] = ()
-    """Hosts that are not waited for: they have been stopped or fenced for more than a day."""
+    """The wanted schema, also an older one; absent: the newest that all hosts know."""
+    exclude: Annotated[tuple[str, ...], limit_entries(1000)] = ()
+    """Hosts to ignore, stopped or fenced for more than a day."""
 
 
 SystemNetworkName = Literal["upstream", "cluster", "storage"]
 
 
 class SystemNetwork(Part, frozen=True, kw_only=True):
-    """A network of the hosts themselves, on those that make their own links (section ``links`` of ``node.yaml``)."""
+    """A network of the hosts themselves, on hosts that make their own links (section ``links`` of ``node.yaml``)."""
 
     cidr: str
     """Such as ``10.0.0.0/24``, with all host bits zero."""
     floating: str
-    """The address of it that the primary coordinator has beside its own."""
+    """Address that the primary coordinator has besides its own."""
     gateway: str = ""
-    """Address of its router; that of ``upstream`` is the hosts' default route. Empty: it has none."""
+    """Address of its router, for ``upstream`` the default route of hosts; empty: none."""
 
 
 class ClusterSpec(Part, frozen=True, kw_only=True):
@@ -154,48 +151,46 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
     description: str = ""
     """What people say of the cluster."""
     maintenance: bool = False
-    """No host is condemned, and what was condemned is not powered off."""
+    """No host is condemned, and no condemned host is powered off."""
     maintenance_until: datetime | None = None
-    """When maintenance ends by itself; absent: when somebody ends it."""
+    """When maintenance ends; absent: when an operator ends it."""
     disarmed: Disarmed = ""
-    """High availability rests, for planned work on networks or the store: no host is condemned, open fences wait,
-    nothing is recovered or evacuated, all guards are disarmed. ``freeze``: VMs stay as they are, and users' requests
-    are refused; ``ignore``: users' requests are carried out."""
+    """High availability is off: no host is condemned, no VM recovered or evacuated, all guards are disarmed.
+    ``freeze``: users' requests are refused; ``ignore``: they are carried out."""
     disarmed_since: datetime | None = None
-    """When somebody asked for it."""
+    """When an operator disarmed it."""
     disarmed_until: datetime | None = None
-    """When it ends by itself; absent: when somebody arms the cluster again."""
+    """When it is armed again; absent: when an operator arms it."""
     fencing: FencingPolicy = FencingPolicy()
     degrading: DegradingPolicy = DegradingPolicy()
     recovery: RecoveryLimits = RecoveryLimits()
-    """How often VMs that do not start are tried, where their own specs say nothing."""
+    """How often VMs that do not start are tried, unless their own specs say otherwise."""
     rebalance: RebalancePolicy = RebalancePolicy()
     shutdown_policy: ShutdownPolicy = ""
-    """What becomes of the VMs of hosts that go down in good order and do not say themselves; empty: ``failover``."""
+    """What happens to VMs of hosts that shut down cleanly; empty: ``failover``."""
     default_selector: HostSelector = ""
-    """How a flush chooses hosts for VMs that do not say; empty: ``mem``."""
+    """How a flush chooses hosts for VMs without a selector; empty: ``mem``."""
     primary: PrimaryRequest | None = None
-    """The last request to hand the role of the primary coordinator over."""
+    """The last request to hand over the role of the primary coordinator."""
     schema: SchemaWish = SchemaWish()
     """The last wish for another storage schema."""
     system_networks: dict[SystemNetworkName, SystemNetwork] = {}
-    """Networks of the hosts themselves: ``upstream`` (routed, for the API), ``cluster`` (between hosts), ``storage``
-    (docs/operating/networks.md)."""
+    """Networks of the hosts: ``upstream`` (routed, for the API), ``cluster`` (between hosts), ``storage``
+    (docs/how-to/networks.md)."""
     confirmed_incarnation: str = ""
-    """The store's incarnation in which an operator confirms that hosts which have not registered are lost: the pause is
-    over."""
+    """The store's incarnation in which an operator ends the pause: hosts that have not registered are lost."""
 
-    def in_maintenance(self, now: float) -> bool:
+    def is_in_maintenance(self, now: float) -> bool:
         """Whether the whole cluster is in maintenance by its own setting."""
-        return lasts(self.maintenance, self.maintenance_until, now)
+        return is_in_effect(self.maintenance, self.maintenance_until, now)
 
     def disarmed_mode(self, now: float) -> Disarmed:
         """How the cluster is disarmed at ``now``; empty: it is not."""
-        return self.disarmed if lasts(self.disarmed != "", self.disarmed_until, now) else ""
+        return self.disarmed if is_in_effect(self.disarmed != "", self.disarmed_until, now) else ""
 
-    def resting(self, now: float) -> str:
+    def resting_reason(self, now: float) -> str:
         """Why no host is condemned and no fault of one is raised: maintenance, or disarmed; empty: hosts are."""
-        if self.in_maintenance(now):
+        if self.is_in_maintenance(now):
             return "maintenance of the cluster"
         mode = self.disarmed_mode(now)
         return f"the cluster being disarmed ({mode})" if mode else ""
@@ -208,14 +203,14 @@ CLUSTER: Final = "default"
 
 
 class Pause(Part, frozen=True, kw_only=True):
-    """The store went back to an earlier state: nothing is started, moved, recovered or let in until all hosts spoke."""
+    """The store went back: no VM is started, moved or recovered until all hosts have registered."""
 
     reason: Literal["restored", "went-back"] = "restored"
-    """``went-back``: a host misses a write that the store had acknowledged, and nobody said that it was restored."""
+    """``went-back``: a host misses a write that the store had acknowledged, and no operator announced a restore."""
     since: datetime | None = None
     """When the store was found to have gone back."""
     waits_for: tuple[str, ...] = ()
-    """Hosts that have not registered what they run, as far as they were counted, and those that the backup lacks."""
+    """Hosts that have not registered what they run, and hosts that the backup lacks."""
 
 
 SCHEMA_HOLD_S: Final = 300.0
@@ -223,7 +218,7 @@ SCHEMA_HOLD_S: Final = 300.0
 
 
 class SchemaHold(Part, frozen=True, kw_only=True):
-    """The storage schema is being changed: no host is condemned meanwhile, for five minutes at most."""
+    """The storage schema is being changed: no host is condemned meanwhile, for at most five minutes."""
 
     to: int
     """The schema that the cluster goes to."""
@@ -231,10 +226,6 @@ class SchemaHold(Part, frozen=True, kw_only=True):
     """When the change began."""
     by: str = ""
     """Who carries it out."""
-
-    def is_fresh(self, now: float) -> bool:
-        """Whether it still counts. A moment that lies further ahead than clocks differ does not."""
-        return abs(now - self.since.timestamp()) < SCHEMA_HOLD_S
 
 
 class SchemaStep(Part, frozen=True, kw_only=True):
@@ -258,13 +249,13 @@ class ClusterSchema(Part, frozen=True, kw_only=True):
     """The storage schema by which the store is written."""
 
     version: int = 0
-    """Its number; 0: nobody has written it down, which means 1."""
+    """Its number; 0: not recorded, which means 1."""
     hold: SchemaHold | None = None
     """Absent: it is not being changed."""
-    journal: Annotated[tuple[SchemaStep, ...], at_most(SCHEMA_STEPS)] = ()
+    journal: Annotated[tuple[SchemaStep, ...], limit_entries(SCHEMA_STEPS)] = ()
     """The last steps, the newest last."""
-    waiting_for: Annotated[tuple[str, ...], at_most(1000)] = ()
-    """Hosts whose installed version does not know the schema that others know."""
+    waiting_for: Annotated[tuple[str, ...], limit_entries(1000)] = ()
+    """Hosts whose version does not know the schema that others know."""
 
 
 class ClusterStatus(Part, frozen=True, kw_only=True):
@@ -272,27 +263,26 @@ class ClusterStatus(Part, frozen=True, kw_only=True):
 
     store_incarnation: str = ""
     """Changes when the store was restored from a backup, together with ``pause``."""
-    former_incarnations: Annotated[tuple[str, ...], at_most(FORMER_LIMIT)] = ()
+    former_incarnations: Annotated[tuple[str, ...], limit_entries(FORMER_LIMIT)] = ()
     """Those that it had before, the latest first; the latest sixteen."""
     schema_version: int = 0
-    """What ``schema.version`` was called before; read where that is 0."""
+    """Former name of ``schema.version``; read if that is 0."""
     schema: ClusterSchema = ClusterSchema()
     pause: Pause | None = None
     sealing_key: str = ""
-    """Public half of the key that secrets are sealed for (docs/operating/secrets.md)."""
+    """Public half of the key that secrets are sealed for (docs/how-to/secrets.md)."""
     key_ids: tuple[str, ...] = ()
-    """Ids of the keys in the server's key file, the newest first: coordinators fetch them."""
+    """Ids of the keys in the server's key file, the newest first; coordinators fetch them."""
     lost_places: tuple[str, ...] = ()
-    """Places of storage that some host does not reach, sixteen at most: every host asks them and says in its figures
-    (``usage.reached``) which of them it reaches."""
+    """Places of storage that some host does not reach, at most sixteen."""
     replicated: bool = False
-    """Whether the store outlives the machine of any one server; false: it is embedded in one."""
+    """Whether the store survives the loss of any one server."""
 
     def knows(self, incarnation: str) -> bool:
         """Whether the store is, or once was, the one that says this of itself; one that says nothing is known."""
         return incarnation in ("", self.store_incarnation, *self.former_incarnations)
 
-    def became(self, incarnation: str, pause: Pause) -> ClusterStatus:
+    def with_incarnation(self, incarnation: str, pause: Pause) -> ClusterStatus:
         """Of a store that is another one now: the cluster is paused."""
         known = (self.store_incarnation, *self.former_incarnations)
         former = tuple(dict.fromkeys(one for one in known if one not in ("", incarnation)))[:FORMER_LIMIT]
@@ -340,7 +330,9 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
     def schema_hold(self, now: float) -> str:
         """Why no host is condemned while the storage schema is changed; empty: hosts are."""
         hold = self.status.schema.hold
-        return f"the storage schema changes to {hold.to}" if hold is not None and hold.is_fresh(now) else ""
+        if hold is None or abs(now - hold.since.timestamp()) >= SCHEMA_HOLD_S:  # also one that lies far ahead is over
+            return ""
+        return f"the storage schema changes to {hold.to}"
 
     @property
     def paused(self) -> bool:
@@ -365,7 +357,7 @@ AddressPhase = Literal["", "upstream", "cluster", "metadata", "gateways"]
 
 
 class AddressHandover(Part, frozen=True, kw_only=True):
-    """The way of the primary's addresses from one coordinator to the next, phase by phase."""
+    """How far the primary's addresses have moved from one coordinator to the next."""
 
     leaver: str
     """The coordinator that has them so far."""
@@ -374,24 +366,24 @@ class AddressHandover(Part, frozen=True, kw_only=True):
     removed: AddressPhase = ""
     """The last phase whose addresses the leaver has removed."""
     overtaken: bool = False
-    """Whether the new holder waits for the leaver no more."""
+    """The new holder no longer waits for the leaver."""
 
 
 class ElectionRecord(Part, frozen=True, kw_only=True):
-    """Who holds a role. Candidates judge silence by their own clock since they last saw this change."""
+    """The process that has a role. Candidates measure silence by their own clock since the last change."""
 
     holder: str = ""
-    """Identity of the process that has the role; empty: nobody has it."""
+    """The process that has the role; empty: none."""
     term: int = 0
     """Rises with every change of holder; privileged actions carry it."""
     renewals: int = 0
-    """Rises with every renewal, so that a watching candidate sees a change."""
+    """Rises with every renewal, so that candidates see a change."""
     nonce: str = ""
     """Of the last write, to recognise it after a lost answer."""
     phase: Literal["", "takeover", "relinquish"] = ""
-    """Of a role with duties: the holder is starting them, or stopping them before it hands the role over."""
+    """Whether the holder is starting its duties, or stopping them before a hand-over."""
     previous: str = ""
-    """Who held it in the term before, or has just given it back."""
+    """The holder of the term before, or the one that gave the role back."""
     to: str = ""
     """To whom it is handed over; empty: to any candidate."""
     answered: str = ""
@@ -415,7 +407,7 @@ class Election(Resource, frozen=True, kw_only=True, tag="Election"):
 
 
 class Event(Resource, frozen=True, kw_only=True, tag="Event"):
-    """Something that happened to an object. One document; kept for an hour, at most 10,000 of them."""
+    """A thing that happened to an object. One document; kept for an hour, at most 10,000."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="events",
@@ -437,11 +429,11 @@ class Event(Resource, frozen=True, kw_only=True, tag="Event"):
     regarding: ObjectRef
     """The object that it happened to."""
     type: Literal["Normal", "Warning"] = "Normal"
-    """``Warning`` where somebody may have to act, else ``Normal``."""
+    """``Warning`` if an operator may have to act, else ``Normal``."""
     reason: str
     """What happened, as a code in one word, such as ``RecoveryAssigned``."""
     action: str = ""
-    """What was being done, in one word, such as ``Recover``; empty: nothing in particular."""
+    """The action in one word, such as ``Recover``; empty: none."""
     note: str = ""
     """What happened, in words for people; at most 1,024 characters."""
     source: str = ""
@@ -457,9 +449,8 @@ class Event(Resource, frozen=True, kw_only=True, tag="Event"):
 
 
 class DecisionRecord(Resource, frozen=True, kw_only=True, tag="DecisionRecord"):
-    """One use of a decision of the safety protocol that was acted on. One document; kept for a week, at most 20,000.
-
-    ``outlive why`` is made from it, and ``outlive decide`` repeats it (docs/operating/why.md).
+    """A use of a decision of the safety protocol that led to an action. One document; kept for a week, at most 20,000.
+    ``outlive why`` reads it, ``outlive decide`` repeats it (docs/how-to/why.md).
     """
 
     info: ClassVar[KindInfo] = KindInfo(
@@ -485,10 +476,10 @@ class DecisionRecord(Resource, frozen=True, kw_only=True, tag="DecisionRecord"):
     at: datetime
     """When it was decided."""
     request_id: str = ""
-    """Id of the request or run that the decision belongs to, as logs and events have it."""
+    """Id of the request or run, as in logs and events."""
     input: str = ""
-    """As JSON; empty where it was larger than a record may be, and then only the digest says what it was."""
+    """As JSON; empty if it was too large for a record, which then has only the digest."""
     output: str = ""
-    """What was decided, as JSON; empty where it was larger than a record may be."""
+    """The answer as JSON; empty if it was too large for a record."""
     input_digest: str = ""
     """Digest of the input: the same input has the same."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from outlive.resources import KINDS, Secret, Token
 from outlive.resources.meta import GROUP, Resource
 from outlive.resources.readers import ROLES as READERS
-from outlive.resources.readers import VERBS, reads
+from outlive.resources.readers import VERBS, find_reads
 from outlive.resources.writers import ROLES as WRITERS
 from outlive.resources.writers import may_write_some
 
@@ -41,7 +41,7 @@ def cluster_roles() -> list[dict[str, Any]]:
                 "apiVersion": f"{_API}/v1",
                 "kind": "ClusterRole",
                 "metadata": {"name": name},
-                "rules": _rules(role),
+                "rules": _role_rules(role),
             },
             {
                 "apiVersion": f"{_API}/v1",
@@ -54,16 +54,16 @@ def cluster_roles() -> list[dict[str, Any]]:
     return made
 
 
-def _rules(role: str) -> list[dict[str, Any]]:
+def _role_rules(role: str) -> list[dict[str, Any]]:
     """What the tables let the role do, resources with the same verbs together."""
     if role == "admin":
         verbs = [*VERBS, "create", "update", "patch", "delete"]
         return [{"apiGroups": [GROUP], "resources": ["*"], "verbs": verbs}]
     resources: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for kind in KINDS.values():
-        resources[_verbs(role, kind)].append(kind.info.plural)
+        resources[_allowed_verbs(role, kind)].append(kind.info.plural)
         if kind.has_status():
-            resources[_changes(role, kind, status=True)].append(f"{kind.info.plural}/status")
+            resources[_change_verbs(role, kind, status=True)].append(f"{kind.info.plural}/status")
     return [
         {"apiGroups": [GROUP], "resources": sorted(names), "verbs": list(verbs)}
         for verbs, names in sorted(resources.items())
@@ -71,19 +71,18 @@ def _rules(role: str) -> list[dict[str, Any]]:
     ]
 
 
-def _verbs(role: str, kind: type[Resource]) -> tuple[str, ...]:
+def _allowed_verbs(role: str, kind: type[Resource]) -> tuple[str, ...]:
     """Verbs of the kind itself."""
-    found: list[str] = [verb for verb in VERBS if role in READERS and _is_shown(role, kind, verb)]
+    found: list[str] = []
+    for verb in VERBS if role in READERS else ():
+        # RBAC can only show objects whole: not secrets of which the role sees a part
+        reads = find_reads(role, kind, verb)
+        if reads is not None and (reads.everything or kind not in (Secret, Token)):
+            found.append(verb)
     names = WRITERS.get(role, ())
     found += [verb for verb in ("create", "delete") if may_write_some(kind, names, verb)]
-    return (*found, *_changes(role, kind))
+    return (*found, *_change_verbs(role, kind))
 
 
-def _changes(role: str, kind: type[Resource], *, status: bool = False) -> tuple[str, ...]:
+def _change_verbs(role: str, kind: type[Resource], *, status: bool = False) -> tuple[str, ...]:
     return ("update", "patch") if may_write_some(kind, WRITERS.get(role, ()), "update", status=status) else ()
-
-
-def _is_shown(role: str, kind: type[Resource], verb: Any) -> bool:
-    """Whether objects may be shown whole, which is all that RBAC can: not secrets of which the role sees a part."""
-    found = reads(role, kind, verb)
-    return found is not None and (found.everything or kind not in (Secret, Token))

@@ -7,16 +7,14 @@ the field. ``decode_document`` reads what a user wrote (JSON or YAML, any kind),
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
-from outlive.base import limits
-from outlive.base.errors import BadInput, Invalid
+from outlive.base import BadInput, Invalid, Refused, limits
 from outlive.resources.amounts import Amounts
-from outlive.resources.conversions import CONVERSIONS, convert_document, stored_version
 from outlive.resources.foreign import ForeignResource
 from outlive.resources.meta import API_VERSION, R, Resource
 
@@ -25,7 +23,7 @@ _LONG_NUMBER = re.compile(rb"[:\[,]-?[0-9]{19}")
 
 def _enc_hook(value: Any) -> Any:
     if isinstance(value, Amounts):
-        return value.wire()
+        return value.to_wire()
     raise TypeError(f"{type(value).__name__} has no wire form")
 
 
@@ -64,7 +62,7 @@ def to_builtins(value: object) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+def _get_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind, dec_hook=_dec_hook)
 
 
@@ -72,22 +70,22 @@ def decode(kind: type[R], raw: bytes | bytearray | memoryview | str) -> R:
     """A resource of that kind from JSON, of a version that becomes ours (``conversions``); ``Invalid`` names what is
     wrong."""
     try:
-        found = cast("R", _decoder(kind).decode(raw))
+        found = cast("R", _get_decoder(kind).decode(raw))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        converted = _converted(kind, raw)
+        converted = _convert_version(kind, raw)
         if converted is not None:
             return decode(kind, converted)
         raise Invalid(f"not a {kind.kind()}: {error}", remedy="see docs/reference/resources.md") from None
     if not issubclass(kind, ForeignResource):
         if found.api_version == kind.info.api_version:
             return found
-        converted = _converted(kind, raw)
+        converted = _convert_version(kind, raw)
         return found if converted is None else decode(kind, converted)
     document = raw.encode() if isinstance(raw, str) else bytes(raw)
     return msgspec.structs.replace(found, api_version=kind.info.api_version, raw=document)
 
 
-def _converted(kind: type[Resource], raw: bytes | bytearray | memoryview | str) -> bytes | None:
+def _convert_version(kind: type[Resource], raw: bytes | bytearray | memoryview | str) -> bytes | None:
     """The object in the version of this release; ``None`` where it is of that, or nobody knows how."""
     document = raw.encode() if isinstance(raw, str) else bytes(raw)
     plural, before, after = kind.info.plural, stored_version(document), kind.info.version
@@ -98,7 +96,7 @@ def _converted(kind: type[Resource], raw: bytes | bytearray | memoryview | str) 
 def decode_as(kind: Any, raw: bytes | bytearray | memoryview | str) -> Any:
     """Any type made of parts from JSON; ``Invalid`` names what is wrong."""
     try:
-        return _decoder(kind).decode(raw)
+        return _get_decoder(kind).decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Invalid(str(error)) from None
 
@@ -144,3 +142,38 @@ def check_size(raw: bytes, what: str) -> None:
         raise Invalid(
             f"{what} is {len(raw)} bytes", remedy=f"an object has at most {limits.OBJECT_BYTES} bytes; split it"
         )
+
+
+Conversion = Callable[[dict[str, Any]], dict[str, Any]]
+"""From the JSON object of the one version to that of the other."""
+CONVERSIONS: Final[dict[tuple[str, str, str], Conversion]] = {}
+"""Plural of the kind, version before, version after → how. A release that stores a kind in a new version registers both
+ways, so that a cluster can go back (docs/how-to/upgrades.md); this one stores every kind in its first version."""
+
+
+def convert_document(plural: str, before: str, after: str, raw: bytes) -> bytes | None:
+    """The object in the version ``after``; ``None`` where it is no object of ``before``, for example one of ``after``
+    already. ``Refused`` where nobody knows how."""
+    if stored_version(raw) != before:
+        return None
+    conversion = CONVERSIONS.get((plural, before, after))
+    if conversion is None:
+        raise Refused(f"nobody knows how {plural} of {before} become {after}", remedy="install the release that does")
+    document = msgspec.json.decode(raw)
+    group = document["apiVersion"].rpartition("/")[0]
+    return msgspec.json.encode({**conversion(document), "apiVersion": f"{group}/{after}" if group else after})
+
+
+def stored_version(raw: bytes) -> str:
+    """The version in which an object was stored; empty where it does not say."""
+    try:
+        return _heads.decode(raw).api_version.rpartition("/")[2]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""  # nonsense stays what it is: readers report it
+
+
+class _VersionHead(msgspec.Struct, rename="camel"):
+    api_version: str = ""
+
+
+_heads: Final = msgspec.json.Decoder(_VersionHead)

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.resources.amounts import Amounts
 from outlive.resources.meta import Resource
 
@@ -51,7 +51,12 @@ def value_at(obj: Any, path: str) -> Any:
     for segment in parse_path(path):
         if value is None:
             return None
-        value = _field(value, segment) if isinstance(segment, str) else _element(value, *segment)
+        if isinstance(segment, str):
+            value = _get_field(value, segment)
+            continue
+        field, wanted = segment
+        items = value if isinstance(value, tuple | list) else ()
+        value = next((item for item in items if str(_get_field(item, field)) == wanted), None)
     return value
 
 
@@ -59,9 +64,9 @@ DISPLAY_COLUMN = "Display name"
 """Title of the column with the name by which people call an object."""
 
 
-def names(obj: Resource) -> list[Cell]:
+def name_cells(obj: Resource) -> list[Cell]:
     """The name by which people call the object, where its kind has such names, and that of the object."""
-    return [*([cell(obj, obj.info.display)] if obj.info.display else []), obj.name]
+    return [*([cell_at(obj, obj.info.display)] if obj.info.display else []), obj.name]
 
 
 def check_fields(obj: Resource, path: str) -> None:
@@ -70,50 +75,44 @@ def check_fields(obj: Resource, path: str) -> None:
     for segment in parse_path(path):
         if not isinstance(value, msgspec.Struct) or not isinstance(segment, str):
             return
-        fields = _attributes(type(value))
+        fields = _attribute_names(type(value))
         if segment not in fields:
             raise BadInput(f"{path}: there is no field {segment!r}", remedy=f"one of {', '.join(sorted(fields))}")
         value = getattr(value, fields[segment])
 
 
-def cell(obj: Resource, path: str) -> Cell:
+def cell_at(obj: Resource, path: str) -> Cell:
     """What a table prints of the path: numbers and truths as they are, everything else as text, nothing as ``""``."""
-    return _cell(value_at(obj, path))
+    return _to_cell(value_at(obj, path))
 
 
-def cells(obj: Resource, *, wide: bool = False, known: Mapping[str, Cell] = NOTHING_KNOWN) -> list[Cell]:
+def object_cells(obj: Resource, *, wide: bool = False, known: Mapping[str, Cell] = NOTHING_KNOWN) -> list[Cell]:
     """The cells of the object's columns, in the order of ``KindInfo.columns``; those of the wide view on request.
 
     ``known``: by column, what is printed instead of what the document says, such as how a host is now.
     """
     return [
-        known[title] if title in known else cell(obj, path)
+        known[title] if title in known else cell_at(obj, path)
         for title, path, priority in type(obj).info.columns
         if wide or priority == 0
     ]
 
 
-def _field(value: Any, name: str) -> Any:
+def _get_field(value: Any, name: str) -> Any:
     if isinstance(value, msgspec.Struct):
-        attribute = _attributes(type(value)).get(name)
+        attribute = _attribute_names(type(value)).get(name)
         return None if attribute is None else getattr(value, attribute)
     if isinstance(value, Amounts):
-        return value.wire().get(name)
+        return value.to_wire().get(name)
     return value.get(name) if isinstance(value, Mapping) else None
 
 
-def _element(value: Any, field: str, wanted: str) -> Any:
-    if not isinstance(value, tuple | list):
-        return None
-    return next((item for item in value if str(_field(item, field)) == wanted), None)
-
-
 @lru_cache(maxsize=256)
-def _attributes(kind: type[msgspec.Struct]) -> dict[str, str]:
+def _attribute_names(kind: type[msgspec.Struct]) -> dict[str, str]:
     return {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
 
 
-def _cell(value: Any) -> Cell:
+def _to_cell(value: Any) -> Cell:
     if value is None:
         return ""
     if isinstance(value, str | bool | int | float):
@@ -121,9 +120,9 @@ def _cell(value: Any) -> Cell:
     if isinstance(value, datetime):
         return value.isoformat(timespec="seconds").replace("+00:00", "Z")
     if isinstance(value, Amounts):
-        value = value.wire()
+        value = value.to_wire()
     if isinstance(value, Mapping):
-        return ",".join(f"{key}={_cell(item)}" for key, item in value.items())
+        return ",".join(f"{key}={_to_cell(item)}" for key, item in value.items())
     if isinstance(value, tuple | list):
-        return ",".join(str(_cell(item)) for item in value)
+        return ",".join(str(_to_cell(item)) for item in value)
     return str(value)

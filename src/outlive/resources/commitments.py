@@ -12,8 +12,7 @@ from typing import Annotated, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from outlive.base.errors import BadInput
-from outlive.base.quantity import parse_bytes
+from outlive.base import BadInput, parse_bytes
 from outlive.resources.amounts import Amounts
 from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers
 
@@ -40,7 +39,7 @@ class CommittedResourceSpec(Part, frozen=True, kw_only=True):
     resource_type: CommittedType
     """Whether it is a commitment of memory or of cores."""
     amount: str
-    """Memory in bytes as a quantity (``1536Gi``), or cores as a whole number."""
+    """Memory in bytes as a quantity (``1536Gi``), or a whole number of cores."""
     availability_zone: str
     """The zone that the capacity is in."""
     project_id: str = msgspec.field(name="projectID")
@@ -52,9 +51,9 @@ class CommittedResourceSpec(Part, frozen=True, kw_only=True):
     end_time: datetime | None = None
     """Absent: it does not end."""
     state: CommitmentState
-    """What is promised (docs/reference/commitments.md#states)."""
+    """The promise (docs/reference/commitments.md#states)."""
     allow_rejection: bool = False
-    """Whether a failure to place it refuses it; else it is tried for as long as it lasts."""
+    """Whether it is refused if it cannot be placed; else it is tried as long as it lasts."""
 
     def __post_init__(self) -> None:
         """``ValueError`` for an amount that is none: everybody adds amounts up."""
@@ -72,7 +71,7 @@ class CommittedResourceSpec(Part, frozen=True, kw_only=True):
 
 
 class CommittedResourceStatus(Part, frozen=True, kw_only=True):
-    """What has become of it."""
+    """The state of the commitment."""
 
     accepted_spec: CommittedResourceSpec | None = None
     """The last spec for which capacity was found."""
@@ -83,17 +82,17 @@ class CommittedResourceStatus(Part, frozen=True, kw_only=True):
     used_resources: Amounts | None = None
     """``memory`` and ``cpu`` of these VMs."""
     last_usage_reconcile_at: datetime | None = None
-    """When the VMs that are charged to it were counted last; absent: never."""
+    """When the VMs that are charged to it were last counted; absent: never."""
     usage_observed_generation: int | None = None
     """Generation of the commitment at the last write of its usage."""
     conditions: tuple[Condition, ...] = ()
     """Only ``Ready``; its reasons are listed in docs/reference/commitments.md#states."""
     status_summary: str = ""
-    """One line for people: its state, why it waits or was refused, its VMs, and when it ends."""
+    """One line: its state, why it waits or was refused, its VMs, and when it ends."""
 
 
 class CommittedResource(Resource, frozen=True, kw_only=True, tag="CommittedResource"):
-    """One commitment of a customer: memory or cores of a flavor group in a zone, for a time."""
+    """A commitment of a customer: memory or cores of a flavor group in a zone, for a time."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="committedresources",
@@ -131,13 +130,13 @@ class SlotChange(Part, frozen=True, kw_only=True):
     deleted: bool = False
     """Whether the slot is deleted."""
     host: str = ""
-    """Where it is made, or where it is; empty: no host was found for it yet."""
+    """Its host; empty: none was found yet."""
     flavor: str = ""
     """The flavor that the slot is made for."""
     memory_bytes: int = 0
-    """Memory that the slot holds, in bytes."""
+    """Memory of the slot, in bytes."""
     cpu_milli: int = 0
-    """Cores that the slot holds, in thousandths."""
+    """Cores of the slot, in thousandths."""
     vm: str = ""
     """A VM of the project that runs there already and becomes its first allocation."""
     kept: bool = False
@@ -154,16 +153,16 @@ class CommitmentStep(Part, frozen=True, kw_only=True):
     after: CommittedResourceSpec | None = None
     """The commitment afterwards; absent: it is deleted."""
     accepted: bool = False
-    """Whether capacity was found for it; else its controller looks for some."""
+    """Whether capacity was found for it; else its controller looks for it."""
     slots: tuple[SlotChange, ...] = ()
     """What becomes of its slots."""
 
 
 class CommitmentChange(Resource, frozen=True, kw_only=True, tag="CommitmentChange"):
-    """A batch of changes that was accepted. Its creation is the moment from which all of it counts: whoever finds it
-    not applied carries it out (docs/reference/commitments.md#batches). One document, or several where it is large: the
-    further ones are created before it. It stays for a time as the record of who changed what. Batches are numbered, and
-    the number is the name, so that of two processes that believe they lead only one can commit the next batch.
+    """An accepted batch of changes, which counts as a whole from its creation; the leader carries it out
+    (docs/reference/commitments.md#batches). A large batch has several documents; the further ones are created before
+    it. Batches are numbered, and the number is the name, so that of two processes that believe they lead only one can
+    commit the next batch.
     """
 
     info: ClassVar[KindInfo] = KindInfo(
@@ -186,43 +185,42 @@ class CommitmentChange(Resource, frozen=True, kw_only=True, tag="CommitmentChang
     nonce: str = ""
     """Drawn for each batch: by it a process knows its own."""
     part_of: str = ""
-    """Of a further document: the nonce of the change that it belongs to."""
+    """For a further document: the nonce of its change."""
     parts: Annotated[int, Meta(ge=0)] = 0
     """Further documents, named after its nonce with ``-1`` and so on."""
     phase: Literal["decided", "applied", "withdrawn"] = "decided"
-    """``withdrawn``: nothing is done. It keeps a batch from coming whose creation was in doubt, or any that a former
-    leader may still send."""
+    """``withdrawn``: no effect; it prevents a batch of doubtful creation, or any batch of a former leader."""
     availability_zone: str = ""
     """The zone that the whole batch is about."""
     request_id: str = ""
-    """Id of the request that asked for the batch; by it a repeated request is recognised."""
+    """Id of the request, by which a repeated request is recognised."""
     request_digest: str = ""
-    """Of what was asked for, where the caller named the request (docs/reference/commitments.md#repeated)."""
+    """Digest of the request, if the caller named it (docs/reference/commitments.md#repeated)."""
     requested_by: str = ""
     """Who asked for the batch, as the server knows the caller."""
     decided_at: datetime | None = None
     """When the batch was decided."""
     applied_at: datetime | None = None
-    """When all of it was carried out; absent: that is still going on."""
+    """When all of it was carried out; absent: not yet."""
     steps: tuple[CommitmentStep, ...] = ()
-    """What the batch does, commitment by commitment; of further documents their part of it."""
+    """What the batch does to each commitment; further documents have a part of it."""
 
 
 class CommitmentCoverage(Part, frozen=True, kw_only=True):
-    """When VMs were charged to one commitment in a month. Seconds since the month began."""
+    """When VMs were charged to one commitment in a month, in seconds since the month began."""
 
     resource_type: CommittedType = "memory"
     """Whether it is a commitment of memory or of cores."""
     covered_seconds: Annotated[int, Meta(ge=0)] = 0
-    """So long at least one VM was charged to it, without the time that still goes on …"""
+    """Seconds in which at least one VM was charged to it, without the present time …"""
     covered_since: Annotated[int, Meta(ge=0)] | None = None
-    """… and that began then; absent: no VM is charged to it."""
+    """… which began then; absent: no VM is charged to it."""
     vms: dict[str, tuple[int, ...]] = {}
-    """VM → begin and end of each time that it was charged, in turns; an odd number: it still is."""
+    """VM → begin and end of each time that it was charged; an odd number: it still is."""
 
 
 class UsageHistory(Resource, frozen=True, kw_only=True, tag="UsageHistory"):
-    """Which VMs of a project were charged to which of its commitments in one month, and when
+    """Which VMs of a project were charged to which of its commitments in a month, and when
     (docs/reference/commitments.md#usage-history).
     """
 
@@ -245,11 +243,11 @@ class UsageHistory(Resource, frozen=True, kw_only=True, tag="UsageHistory"):
     commitments: dict[str, CommitmentCoverage] = {}
     """Uuid of the commitment → when VMs were charged to it."""
     left_out: Annotated[int, Meta(ge=0)] = 0
-    """Times of single VMs that are not listed because there were too many. ``coveredSeconds`` has them."""
+    """Times of single VMs that are not listed because there were too many; ``coveredSeconds`` includes them."""
 
 
 class FlavorCapacity(Part, frozen=True, kw_only=True):
-    """How many VMs of one flavor fit into a zone, if nobody competes."""
+    """How many VMs of a flavor fit into a zone, without competition."""
 
     flavor_name: str
     """Nova's name of the flavor."""
@@ -258,7 +256,7 @@ class FlavorCapacity(Part, frozen=True, kw_only=True):
     placeable_vms: int = 0
     """Such VMs that fit now."""
     total_capacity_hosts: int = 0
-    """Hosts that would take at least one such VM if nothing ran anywhere."""
+    """Hosts that would take at least one such VM if no VM ran."""
     total_capacity_vm_slots: int = 0
     """Such VMs that would fit if nothing ran anywhere."""
     running_vms: int = 0
@@ -266,7 +264,7 @@ class FlavorCapacity(Part, frozen=True, kw_only=True):
 
 
 class FlavorGroupCapacitySpec(Part, frozen=True, kw_only=True):
-    """What is counted: a flavor group in a zone."""
+    """A flavor group in a zone."""
 
     flavor_group: str
     """Name of the flavor group."""
@@ -282,15 +280,15 @@ class FlavorGroupCapacityStatus(Part, frozen=True, kw_only=True):
     committed_capacity: int = 0
     """Memory of active commitments, in VMs of the smallest flavor."""
     committed_capacity_bytes: int = 0
-    """Memory of active commitments in bytes, counted in whole VMs of the smallest flavor."""
+    """Memory of active commitments in bytes, in whole VMs of the smallest flavor."""
     smallest_flavor_name: str = ""
-    """The flavor in which capacity is counted: the smallest of the group."""
+    """The smallest flavor of the group, in which capacity is counted."""
     total_capacity: Amounts = Amounts()
     """If nothing ran anywhere."""
     free_capacity: Amounts = Amounts()
     """Of hosts that other groups may use as well."""
     exclusively_free_capacity: Amounts = Amounts()
-    """After free capacity was split fairly between groups: these never add up to more than there is."""
+    """Free for this group alone after the fair split between groups."""
     exclusively_free_slots: int = 0
     """The same in VMs of the smallest flavor."""
     running_instances: int = 0
@@ -337,9 +335,9 @@ class ProjectQuotaSpec(Part, frozen=True, kw_only=True):
     project_name: str = ""
     """Name of the project, for people."""
     domain_id: str = msgspec.field(default="", name="domainID")
-    """Id of the domain that the project is in; empty: not known."""
+    """Id of the project's domain; empty: not known."""
     domain_name: str = ""
-    """Name of the domain that the project is in; empty: not known."""
+    """Name of the project's domain; empty: not known."""
     availability_zone: str
     """The zone that the quota is for."""
     quota: dict[str, int] = {}
@@ -356,7 +354,7 @@ class ProjectQuotaStatus(Part, frozen=True, kw_only=True):
     payg_usage: dict[str, int] = {}
     """What no commitment covers."""
     total_usage_summary: str = ""
-    """``totalUsage`` in one line: cores, instances and memory in GiB of each flavor group."""
+    """``totalUsage`` in one line: cores, instances and GiB of memory of each flavor group."""
     payg_usage_summary: str = ""
     """``paygUsage`` in one line, as ``totalUsageSummary``."""
     limes_usage_summary: str = ""
@@ -366,7 +364,7 @@ class ProjectQuotaStatus(Part, frozen=True, kw_only=True):
     last_reconcile_at: datetime | None = None
     """When the usage was counted last; absent: never."""
     last_full_reconcile_at: datetime | None = None
-    """When all of the usage was last counted anew, not only what had changed; absent: never."""
+    """When all usage was last counted anew; absent: never."""
     conditions: tuple[Condition, ...] = ()
     """Only ``Ready``: whether the usage is counted."""
 

@@ -33,7 +33,7 @@ class Vnc(Part, frozen=True, kw_only=True):
 
 
 class Console(Resource, frozen=True, kw_only=True, tag="Console"):
-    """One document; deleted with the VM, or once nothing was written to it for a long time."""
+    """The serial console of a VM. One document; deleted with the VM, or after a long time without output."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="consoles",
@@ -49,6 +49,6 @@ class Console(Resource, frozen=True, kw_only=True, tag="Console"):
     host: str
     """Whose daemon wrote it."""
     text: Annotated[str, Meta(max_length=CONSOLE_BYTES)] = ""
-    """Its last whole lines, as many as the host is set to (``node.consoleLines``) and fit into 64 KiB."""
+    """Its last whole lines, up to ``node.consoleLines`` and 64 KiB."""
     changed_at: datetime
     """When its text was written, by the clock of that host."""

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.base.errors import BadInput, Refused
+from outlive.base import BadInput, Refused
 from outlive.resources.amounts import Amounts
 from outlive.resources.domain_elements import device_name
 from outlive.resources.functions import FunctionNeed
@@ -135,30 +135,36 @@ def cache_refusal(mode: str) -> str:
 @lru_cache(maxsize=64)
 def parse(xml: str) -> Definition:
     """What the definition says; ``BadInput`` names what is missing, wrong or not supported."""
-    domain = tree(xml)
+    domain = parse_xml(xml)
     if domain.tag != "domain":
-        raise _bad(f"a definition begins with <domain>, not <{domain.tag[:64]}>", "write libvirt's domain XML")
+        raise _bad_definition(
+            f"a definition begins with <domain>, not <{domain.tag[:64]}>", "write libvirt's domain XML"
+        )
     if domain.get("type") not in TYPES:
-        raise _bad(f"<domain type={domain.get('type', '')!r}> is not run here", f"write one of {', '.join(TYPES)}")
-    uuid = _uuid(domain)
+        raise _bad_definition(
+            f"<domain type={domain.get('type', '')!r}> is not run here", f"write one of {', '.join(TYPES)}"
+        )
+    uuid = _parse_uuid(domain)
     devices = domain.find("devices")
-    disks = tuple(_disks(devices)) if devices is not None else ()
-    ports = tuple(_ports(devices, uuid)) if devices is not None else ()
+    disks = tuple(_parse_disks(devices)) if devices is not None else ()
+    ports = tuple(_parse_ports(devices, uuid)) if devices is not None else ()
     _check_once("disk", [disk.id for disk in disks if disk.id])
     _check_once("target", [disk.target for disk in disks])
     _check_once("port", [port.id for port in ports])
-    functions = tuple(_functions(devices, ports)) if devices is not None else ()
+    interfaces = devices.iterfind("interface") if devices is not None else ()
+    needs = [_parse_function(one, port.mac) for one, port in zip(interfaces, ports, strict=True)]
+    functions = tuple(need for need in needs if need is not None)
     _check_once("virtual function", [one.pci or one.name for one in functions])
     return Definition(
         uuid=uuid,
-        name=_name(domain),
-        memory_bytes=_memory(domain),
-        vcpus=_vcpus(domain),
+        name=check_name(_require_text(domain, "name", "<name>…</name>")),
+        memory_bytes=_parse_memory(domain),
+        vcpus=_parse_whole(_require_text(domain, "vcpu", "<vcpu>…</vcpu>"), "vcpu", VCPU_LIMIT),
         disks=disks,
         ports=ports,
         functions=functions,
         graphics=tuple(one.get("type", "") for one in domain.iterfind("devices/graphics")),
-        console=_console(domain),
+        console=_console_log(domain),
         host_devices=domain.find("devices/hostdev") is not None
         or domain.find("devices/interface[@type='hostdev']") is not None,
         firmware_file=any((one.text or "").strip() or len(one) for one in domain.iterfind("os/nvram")),
@@ -180,7 +186,7 @@ def has_uuid(xml: str, uuid: str) -> bool:
     if uuid.replace("-", "") not in xml.lower().replace("-", ""):
         return False
     try:
-        return _uuid(tree(xml)) == uuid
+        return _parse_uuid(parse_xml(xml)) == uuid
     except BadInput:
         return False
 
@@ -188,39 +194,41 @@ def has_uuid(xml: str, uuid: str) -> bool:
 def definition_uuid(xml: str) -> str:
     """Return the UUID of a definition; empty where it has none that can be read."""
     try:
-        return _uuid(tree(xml)) if xml else ""
+        return _parse_uuid(parse_xml(xml)) if xml else ""
     except BadInput:
         return ""
 
 
-def tree(xml: str, what: str = "the definition") -> ET.Element:
+def parse_xml(xml: str, what: str = "the definition") -> ET.Element:
     """The elements of the text, which is limited in size, depth and number; ``BadInput`` where it is malformed."""
     try:
         size = len(xml.encode())
     except UnicodeEncodeError:
-        raise _bad(f"{what} is text in UTF-8", "leave out characters that are none") from None
+        raise _bad_definition(f"{what} is text in UTF-8", "leave out characters that are none") from None
     if size > SIZE_LIMIT:
-        raise _bad(f"{what} has {size} bytes", f"write at most {SIZE_LIMIT}")
-    parser = ET.XMLParser(target=_Limited())  # noqa: S314 - a document type, and with it every entity, is refused
+        raise _bad_definition(f"{what} has {size} bytes", f"write at most {SIZE_LIMIT}")
+    parser = ET.XMLParser(target=_LimitedTreeBuilder())  # noqa: S314 - a document type, and with it every entity, is refused
     try:
         parser.feed(xml)
         found = parser.close()
     except ET.ParseError as error:
-        raise _bad(f"{what} is no XML: {error}", "check it with virt-xml-validate") from None
+        raise _bad_definition(f"{what} is no XML: {error}", "check it with virt-xml-validate") from None
     assert isinstance(found, ET.Element)
     return found
 
 
-def completed(vm: VirtualMachine) -> VirtualMachine:
+def complete_vm(vm: VirtualMachine) -> VirtualMachine:
     """The VM with its size, disks and ports as its definition says; ``BadInput`` where that cannot be its definition.
 
-    So that whoever decides by these reads ``spec`` alone. A VM without a definition is as it was.
+    So decisions about these read ``spec`` alone. A VM without a definition is as it was.
     """
     if not vm.spec.definition:
         return vm
     definition = parse(vm.spec.definition)
     if _UUID.fullmatch(vm.name) and vm.name != definition.uuid:
-        raise _bad(f"<uuid>{definition.uuid}</uuid> is not that of VM {vm.name}", "write the same, or rename the VM")
+        raise _bad_definition(
+            f"<uuid>{definition.uuid}</uuid> is not that of VM {vm.name}", "write the same, or rename the VM"
+        )
     spec = msgspec.structs.replace(
         vm.spec,
         display_name=vm.spec.display_name or definition.name,
@@ -232,11 +240,11 @@ def completed(vm: VirtualMachine) -> VirtualMachine:
     return vm if spec == vm.spec else msgspec.structs.replace(vm, spec=spec)
 
 
-def redefined(vm: VirtualMachine, before: str, after: str) -> VirtualMachine:
+def replace_definition(vm: VirtualMachine, before: str, after: str) -> VirtualMachine:
     """With another definition; ``Refused`` where the one that it has is not ``before``."""
     if vm.spec.definition != before:
         raise Refused(f"the definition of {vm.name} was changed meanwhile", remedy="repeat")
-    return completed(msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, definition=after)))
+    return complete_vm(msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, definition=after)))
 
 
 def host_problem(definition: Definition, memory_bytes: int, cores: int) -> str:
@@ -248,7 +256,7 @@ def host_problem(definition: Definition, memory_bytes: int, cores: int) -> str:
     return ""
 
 
-class _Limited(ET.TreeBuilder):
+class _LimitedTreeBuilder(ET.TreeBuilder):
     """Elements without document types, entities of their own, comments or processing instructions."""
 
     def __init__(self) -> None:
@@ -256,13 +264,15 @@ class _Limited(ET.TreeBuilder):
         self._depth = self._elements = 0
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
-        raise _bad("the definition has a document type", "leave <!DOCTYPE …> out")
+        raise _bad_definition("the definition has a document type", "leave <!DOCTYPE …> out")
 
     def start(self, tag: str, attrs: dict[str, str]) -> ET.Element:
         self._depth, self._elements = self._depth + 1, self._elements + 1
         if self._depth > DEPTH_LIMIT or self._elements > ELEMENT_LIMIT:
             remedy = f"write at most {ELEMENT_LIMIT} elements, at most {DEPTH_LIMIT} deep"
-            raise _bad(f"the definition is too large at element {self._elements}, depth {self._depth}", remedy)
+            raise _bad_definition(
+                f"the definition is too large at element {self._elements}, depth {self._depth}", remedy
+            )
         return super().start(tag, attrs)
 
     def end(self, tag: str) -> ET.Element:
@@ -270,87 +280,79 @@ class _Limited(ET.TreeBuilder):
         return super().end(tag)
 
 
-def _bad(message: str, remedy: str) -> BadInput:
+def _bad_definition(message: str, remedy: str) -> BadInput:
     return BadInput(message, place=PLACE, remedy=remedy)
 
 
-def _text(domain: ET.Element, tag: str, example: str) -> str:
+def _require_text(domain: ET.Element, tag: str, example: str) -> str:
     text = (domain.findtext(tag) or "").strip()
     if not text:
-        raise _bad(f"the definition has no <{tag}>", f"write {example}")
+        raise _bad_definition(f"the definition has no <{tag}>", f"write {example}")
     return text
 
 
-def _uuid(domain: ET.Element) -> str:
-    text = _text(domain, "uuid", "<uuid>…</uuid> (see uuidgen)").lower()
+def _parse_uuid(domain: ET.Element) -> str:
+    text = _require_text(domain, "uuid", "<uuid>…</uuid> (see uuidgen)").lower()
     if not _UUID.fullmatch(text):
-        raise _bad(f"<uuid>{text[:64]}</uuid> is no UUID", "see uuidgen")
-    return _hyphenated(text)
+        raise _bad_definition(f"<uuid>{text[:64]}</uuid> is no UUID", "see uuidgen")
+    return _hyphenate(text)
 
 
-def _hyphenated(uuid: str) -> str:
+def _hyphenate(uuid: str) -> str:
     digits = uuid.replace("-", "")
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-
-
-def _name(domain: ET.Element) -> str:
-    return check_name(_text(domain, "name", "<name>…</name>"))
 
 
 def check_name(text: str) -> str:
     """The text; ``BadInput`` unless it may be the name of a domain."""
     if not text or len(text) > NAME_LIMIT or "/" in text or not text.isprintable():
         remedy = f"write at most {NAME_LIMIT} printable characters without /"
-        raise _bad(f"{text[:64]!r} is no name of a domain", remedy)
+        raise _bad_definition(f"{text[:64]!r} is no name of a domain", remedy)
     return text
 
 
-def _whole(text: str, what: str, limit: int) -> int:
+def _parse_whole(text: str, what: str, limit: int) -> int:
     """A number from 1 to the limit."""
     if not text.isascii() or not text.isdigit() or len(text) > 20 or not 1 <= int(text) <= limit:
-        raise _bad(f"{what} is {text[:64]!r}", f"write a whole number from 1 to {limit}")
+        raise _bad_definition(f"{what} is {text[:64]!r}", f"write a whole number from 1 to {limit}")
     return int(text)
 
 
-def _memory(domain: ET.Element) -> int:
+def _parse_memory(domain: ET.Element) -> int:
     """In bytes, rounded up to whole KiB as libvirt does."""
-    text = _text(domain, "memory", "<memory unit='GiB'>…</memory>")
+    text = _require_text(domain, "memory", "<memory unit='GiB'>…</memory>")
     element = domain.find("memory")
     unit = element.get("unit", "KiB") if element is not None else "KiB"
     if unit.lower() not in _UNITS:
-        raise _bad(f"memory has the unit {unit[:64]!r}", "write KiB, MiB or GiB")
-    size = _whole(text, "memory", MEMORY_LIMIT) * _UNITS[unit.lower()]
+        raise _bad_definition(f"memory has the unit {unit[:64]!r}", "write KiB, MiB or GiB")
+    size = _parse_whole(text, "memory", MEMORY_LIMIT) * _UNITS[unit.lower()]
     if size > MEMORY_LIMIT:
-        raise _bad(f"memory is {text} {unit}", f"write at most {MEMORY_LIMIT >> 40} TiB")
+        raise _bad_definition(f"memory is {text} {unit}", f"write at most {MEMORY_LIMIT >> 40} TiB")
     return -(-size // 1024) * 1024
 
 
-def _vcpus(domain: ET.Element) -> int:
-    return _whole(_text(domain, "vcpu", "<vcpu>…</vcpu>"), "vcpu", VCPU_LIMIT)
-
-
-def _disks(devices: ET.Element) -> list[DefinedDisk]:
+def _parse_disks(devices: ET.Element) -> list[DefinedDisk]:
     found = []
     for disk in devices.iterfind("disk"):
         source, driver, target = disk.find("source"), disk.find("driver"), disk.find("target")
         name = target.get("dev", "") if target is not None else ""
         if not name:
-            raise _bad("a disk has no target", "write <target dev='vda' bus='virtio'/>")
+            raise _bad_definition("a disk has no target", "write <target dev='vda' bus='virtio'/>")
         device = disk.get("device", "disk")
         if source is None or not source.attrib:
             if device in ("cdrom", "floppy"):
                 continue  # an empty drive
-            raise _bad(f"disk {name} has no source", "write <source …/>")
+            raise _bad_definition(f"disk {name} has no source", "write <source …/>")
         read_only = not is_written(disk)
         cache = driver.get("cache", "") if driver is not None else ""
         cache = "" if cache == "default" else cache
         if not read_only and (why := cache_refusal(cache)):
-            raise _bad(f"disk {name} would not start: {why}", "write cache='none'")
+            raise _bad_definition(f"disk {name} would not start: {why}", "write cache='none'")
         identity = disk_id(disk.get("type", "file"), source)
         if not identity and not read_only:
             kind = f"{disk.get('type', 'file')} {source.get('protocol', '')}".strip()
             remedy = "use a file, a block device or an RBD image: others are locked and cut off by nobody"
-            raise _bad(f"disk {name} of type {kind[:64]!r} is not supported", remedy)
+            raise _bad_definition(f"disk {name} of type {kind[:64]!r} is not supported", remedy)
         place = source.get("file") or source.get("dev") or source.get("name") or ""
         shareable = disk.find("shareable") is not None
         identity = "" if read_only else identity
@@ -368,7 +370,7 @@ def disk_id(kind: str, source: ET.Element) -> str:
     path = source.get("file") if kind == "file" else source.get("dev") if kind == "block" else None
     if path is not None:
         if not path.startswith("/") or not path.isprintable():
-            raise _bad(f"{path[:64]!r} is no path of a disk", "write it from / on")
+            raise _bad_definition(f"{path[:64]!r} is no path of a disk", "write it from / on")
         path = posixpath.normpath("/" + path.lstrip("/"))
         if kind == "file":
             return f"file:{path}"
@@ -381,7 +383,7 @@ def disk_id(kind: str, source: ET.Element) -> str:
     if kind == "network" and source.get("protocol") == "rbd":
         pool, _, image = name.partition("/")
         if not pool or not image or not name.isprintable() or name.startswith("-"):
-            raise _bad(f"{name[:64]!r} is no RBD image", "write name='POOL/IMAGE'")
+            raise _bad_definition(f"{name[:64]!r} is no RBD image", "write name='POOL/IMAGE'")
         hosts = [f"{one.get('name', '')}:{one.get('port') or 6789}" for one in source.iterfind("host[@name]")]
         return f"rbd{monitors_kind(hosts)}:{name}"
     return ""
@@ -390,7 +392,7 @@ def disk_id(kind: str, source: ET.Element) -> str:
 def may_be_same(one: str, other: str) -> bool:
     """Whether two ids may name one disk, for a reader that knows no clusters: the same image of Ceph may be meant where
     one id names no monitors, or both name a common one."""
-    first, second = _image(one), _image(other)
+    first, second = _parse_image(one), _parse_image(other)
     if first is None or second is None:
         return one == other
     return first[1] == second[1] and (not first[0] or not second[0] or not first[0].isdisjoint(second[0]))
@@ -398,11 +400,11 @@ def may_be_same(one: str, other: str) -> bool:
 
 def image_key(disk: str) -> str:
     """What all ids of one disk have in common: of an image of Ceph, its name without the monitors."""
-    image = _image(disk)
+    image = _parse_image(disk)
     return disk if image is None else f"rbd:{image[1]}"
 
 
-def _image(disk: str) -> tuple[frozenset[str], str] | None:
+def _parse_image(disk: str) -> tuple[frozenset[str], str] | None:
     """The monitors that the id of an image of Ceph names, and ``POOL/IMAGE``; ``None`` for any other disk."""
     kind, _, name = disk.partition(":")
     head, _, monitors = kind.partition("+")
@@ -422,21 +424,23 @@ def monitor_name(text: str) -> str:
     name, _, port = text.rpartition(":") if re.search(r":\d+$", text) else (text, "", "")
     name = name.strip("[]").lower().replace(":", "_")
     if not re.fullmatch(r"[a-z0-9._-]{1,253}", name):
-        raise _bad(f"{text[:64]!r} is no monitor of Ceph", "write <host name='mon-1.example' port='6789'/>")
+        raise _bad_definition(f"{text[:64]!r} is no monitor of Ceph", "write <host name='mon-1.example' port='6789'/>")
     return name if port in ("", "6789", "3300") else f"{name}#{port}"
 
 
-def _ports(devices: ET.Element, uuid: str) -> list[DefinedPort]:
+def _parse_ports(devices: ET.Element, uuid: str) -> list[DefinedPort]:
     found = []
     for index, one in enumerate(devices.iterfind("interface")):
         written, parameters = one.find("mac"), one.find("virtualport/parameters")
-        mac = (written.get("address", "") if written is not None else made_mac(uuid, index)).lower()
+        mac = (written.get("address", "") if written is not None else make_mac(uuid, index)).lower()
         if not _MAC.fullmatch(mac):
-            raise _bad(f"interface {index + 1} has the MAC address {mac[:64]!r}", "write 52:54:00:…")
+            raise _bad_definition(f"interface {index + 1} has the MAC address {mac[:64]!r}", "write 52:54:00:…")
         port = parameters.get("interfaceid", "").lower() if parameters is not None else ""
         if port and not _UUID.fullmatch(port):
-            raise _bad(f"interface {index + 1} has the interfaceid {port[:64]!r}, which is no UUID", "see uuidgen")
-        found.append(DefinedPort(id=_hyphenated(port) if port else mac, mac=mac))
+            raise _bad_definition(
+                f"interface {index + 1} has the interfaceid {port[:64]!r}, which is no UUID", "see uuidgen"
+            )
+        found.append(DefinedPort(id=_hyphenate(port) if port else mac, mac=mac))
     return found
 
 
@@ -447,14 +451,9 @@ NAMED_FUNCTION: Final = "ua-"
 _PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
-def _functions(devices: ET.Element, ports: Iterable[DefinedPort]) -> list[FunctionNeed]:
+def _parse_function(interface: ET.Element, mac: str) -> FunctionNeed | None:
     """An interface of type ``direct`` in mode ``passthrough`` has the whole device, one of type ``hostdev`` is a PCI
     device of the guest. libvirt accepts nothing but a virtual function for the second."""
-    needs = (_function(one, port.mac) for one, port in zip(devices.iterfind("interface"), ports, strict=True))
-    return [need for need in needs if need is not None]
-
-
-def _function(interface: ET.Element, mac: str) -> FunctionNeed | None:
     source, alias = interface.find("source"), interface.find("alias")
     if source is None:
         return None
@@ -467,13 +466,13 @@ def _function(interface: ET.Element, mac: str) -> FunctionNeed | None:
     return None
 
 
-def made_mac(uuid: str, index: int) -> str:
+def make_mac(uuid: str, index: int) -> str:
     """Of an interface that names none: the same on every host and at every start."""
     digest = hashlib.sha256(f"{uuid}/{index}".encode()).hexdigest()
     return f"52:54:00:{digest[:2]}:{digest[2:4]}:{digest[4:6]}"
 
 
-def _console(domain: ET.Element) -> str:
+def _console_log(domain: ET.Element) -> str:
     for kind in ("serial", "console"):
         one = domain.find(f"devices/{kind}")
         if one is None:
@@ -487,12 +486,12 @@ def _console(domain: ET.Element) -> str:
 def _check_once(what: str, names: list[str]) -> None:
     twice = next((name for name in names if names.count(name) > 1), "")
     if twice:
-        raise _bad(f"{what} {twice[:64]!r} is there twice", "name each once")
+        raise _bad_definition(f"{what} {twice[:64]!r} is there twice", "name each once")
 
 
 def with_interface_ids(xml: str, ids: Mapping[int, str]) -> str:
     """The definition with other ids of virtual ports, by the number of the interface; all else stays as it is."""
-    domain = tree(xml)
+    domain = parse_xml(xml)
     for index, parameters in enumerate(
         one.find("virtualport/parameters") for one in domain.iterfind("devices/interface")
     ):
@@ -517,9 +516,9 @@ def with_function_places(xml: str, places: Iterable[FunctionPlace]) -> str:
 
     libvirt takes a function out of its VLAN as a guest starts, unless the definition names one.
     """
-    domain, there = tree(xml), tuple(places)
+    domain, there = parse_xml(xml), tuple(places)
     for interface in domain.iterfind("devices/interface"):
-        need = _function(interface, "")
+        need = _parse_function(interface, "")
         place = next((one for one in there if need is not None and need.is_met_by(one.name, one.pci)), None)
         source = interface.find("source")
         if place is None or source is None:
@@ -535,19 +534,19 @@ def with_function_places(xml: str, places: Iterable[FunctionPlace]) -> str:
 
 def attached_bridges(xml: str) -> tuple[tuple[str, str], ...]:
     """MAC address and bridge of each interface that is attached to a bridge. ``BadInput`` for what is no definition."""
-    domain, found = tree(xml), []
+    domain, found = parse_xml(xml), []
     for index, one in enumerate(domain.iterfind("devices/interface")):
         written, source = one.find("mac"), one.find("source")
         bridge = source.get("bridge", "") if source is not None else ""
         if bridge:
-            mac = written.get("address", "") if written is not None else made_mac(domain.findtext("uuid", ""), index)
+            mac = written.get("address", "") if written is not None else make_mac(domain.findtext("uuid", ""), index)
             found.append((mac.lower(), bridge))
     return tuple(found)
 
 
 def with_bridges(xml: str, bridges: Mapping[int, str]) -> str:
     """The definition with these interfaces on bridges of the host, by their numbers; all else stays as it is."""
-    domain = tree(xml)
+    domain = parse_xml(xml)
     for index, interface in enumerate(domain.iterfind("devices/interface")):
         if index in bridges:
             interface.set("type", "bridge")

@@ -45,7 +45,7 @@ _AT_ONCE: Final = 10_000
 @cache
 def facts_type(kind: type[Resource]) -> type[msgspec.Struct]:
     """The struct type of a kind's facts."""
-    return _narrowed(kind, kind.kind())
+    return _narrow_struct(kind, kind.kind())
 
 
 def facts_of(objects: Iterable[Resource], kinds: Iterable[type[Resource]]) -> tuple[Facts, ...]:
@@ -75,14 +75,14 @@ def digest_of(facts: Iterable[Facts]) -> str:
 
 
 @cache
-def _narrowed(kind: type[msgspec.Struct], tag: str | None = None) -> type[msgspec.Struct]:
+def _narrow_struct(kind: type[msgspec.Struct], tag: str | None = None) -> type[msgspec.Struct]:
     no_facts = frozenset[str]().union(*(_NO_FACTS.get(base, ()) for base in kind.__mro__))
     kept = [
         field
         for field in sorted(msgspec.structs.fields(kind), key=lambda one: one.encode_name)
         if (field.type not in _TIMES or field.name in _TIMES_THAT_COUNT) and field.name not in no_facts
     ]
-    defaults = {field.name: _default(field) for field in kept}
+    defaults = {field.name: _field_default(field) for field in kept}
     replaced = tuple((field.name, *defaults[field.name]) for field in kept if _has_equals(field.default))
     return msgspec.defstruct(
         kind.__name__,
@@ -98,14 +98,14 @@ def _narrowed(kind: type[msgspec.Struct], tag: str | None = None) -> type[msgspe
     )
 
 
-def _default(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
+def _field_default(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
     """The default as it is written down for the field: one object, unless a factory makes empty ones."""
     default = field.default
     if default is msgspec.NODEFAULT:
         factory = field.default_factory
         return () if factory is msgspec.NODEFAULT else (msgspec.field(default_factory=factory),)
     if isinstance(default, msgspec.Struct):
-        default = msgspec.convert(default, _narrowed(type(default)), from_attributes=True)
+        default = msgspec.convert(default, _narrow_struct(type(default)), from_attributes=True)
     return (default,)
 
 
@@ -129,7 +129,7 @@ def _with_defaults(defaults: tuple[tuple[str, Any], ...]) -> Callable[[Facts], N
 
 def _narrowed_type(type_: Any) -> Any:
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
-        return _narrowed(type_)
+        return _narrow_struct(type_)
     origin, inner = get_origin(type_), get_args(type_)
     if origin is Annotated:
         return _narrowed_type(inner[0])

@@ -1,6 +1,6 @@
 """What a user wrote, JSON or YAML, as plain values with the line that each document begins on.
 
-Whoever reads a file names its place in every complaint, and reports all problems of a file at once
+A reader of a file names its place in every complaint, and reports all problems of a file at once
 (``Problems``), so that nobody repairs an inventory one line per run. Nothing here knows any kind. YAML is
 the safe subset of ``yaml_documents``.
 """
@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.base.limits import OBJECT_VALUES
+from outlive.base import OBJECT_VALUES, BadInput
 from outlive.resources.yaml_documents import YamlLimits, read_yaml
 
 PROBLEMS_SHOWN: Final = 20
@@ -114,7 +113,7 @@ def parse_documents(raw: bytes, place: str) -> list[Document]:
     else:
         read = read_yaml(raw, place, YamlLimits())
         documents = [Document(f"{place}:{one.line}", one.value) for one in read if one and one.value is not None]
-    return [part for document in documents for part in _unlisted(document)]
+    return [part for document in documents for part in _split_list(document)]
 
 
 async def parse_request(raw: bytes) -> list[Any]:
@@ -131,7 +130,7 @@ async def parse_request(raw: bytes) -> list[Any]:
     return values
 
 
-def _unlisted(document: Document) -> list[Document]:
+def _split_list(document: Document) -> list[Document]:
     value = document.value
     if not isinstance(value, dict):
         return [document]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 
 PLACE: Final = "spec.definition"
 PAGE: Final = "docs/reference/definitions.md#allowed"
@@ -428,33 +428,33 @@ def examine(domain: ET.Element) -> Examined:
     """What a definition names outside of its VM, and what is left out of it; ``BadInput`` for what is not allowed."""
     outside: list[Outside] = []
     made_again: list[tuple[ET.Element, ET.Element | str]] = []
-    for path, element, parent, device in _elements(domain, "", domain, domain):
+    for path, element, parent, device in _walk_elements(domain, "", domain, domain):
         outside += _check(path, element, device, made_again)
         if TABLE[path].left_out:
             made_again.append((parent, element))
     return Examined(tuple(outside), tuple(made_again))
 
 
-def _elements(
+def _walk_elements(
     element: ET.Element, path: str, parent: ET.Element, device: ET.Element
 ) -> Iterator[tuple[str, ET.Element, ET.Element, ET.Element]]:
     """Each element that a line of the table is about, with its path, its parent and the device that it is in."""
     line = TABLE.get(path)
     if line is None:
-        raise _refusal(path, element, "is not allowed")
+        raise _element_refusal(path, element, "is not allowed")
     if line.anything_below:
         foreign = next((str(one.tag) for one in element.iter() if "}" in str(one.tag)), "")
         if foreign and path != "metadata":
-            raise _refusal(path, element, f"has {foreign[:80]!r}, which is no element of libvirt's")
+            raise _element_refusal(path, element, f"has {foreign[:80]!r}, which is no element of libvirt's")
         return
     yield path, element, parent, device
     seen = set[str]()
     for child in element if not line.left_out else ():
         below = f"{path}/{child.tag}" if path else str(child.tag)
         if below in seen and path != "devices" and below not in SEVERAL:
-            raise _refusal(below, child, "is there twice")
+            raise _element_refusal(below, child, "is there twice")
         seen.add(below)
-        yield from _elements(child, below, element, child if path == "devices" else device)
+        yield from _walk_elements(child, below, element, child if path == "devices" else device)
 
 
 def _check(
@@ -470,10 +470,10 @@ def _check(
     for name, value in (*element.attrib.items(), *([("#", text)] if text else [])):
         what = "text" if name == "#" else name
         if name not in attributes:
-            raise _refusal(path, element, f"may have no {what[:64]} ({value[:64]!r})")
+            raise _element_refusal(path, element, f"may have no {what[:64]} ({value[:64]!r})")
         sign, rest = attributes[name]
         if sign == "=" and value not in rest.split("|"):
-            raise _refusal(path, element, f"may not have {what} {value[:64]!r}, only {rest.replace('|', ', ')}")
+            raise _element_refusal(path, element, f"may not have {what} {value[:64]!r}, only {rest.replace('|', ', ')}")
         if sign == "-":
             made_again.append((element, name))
         if sign != ":":
@@ -481,21 +481,18 @@ def _check(
         try:
             setting = RULES[rest](value, element, device)
         except ValueError as error:
-            raise _refusal(path, element, f"names {value[:80]!r}, which {error}") from None
+            raise _element_refusal(path, element, f"names {value[:80]!r}, which {error}") from None
         if setting is None:
             made_again.append((element, name))
         elif setting is not Setting.NOTHING:
-            if setting is not Setting.DEVICES or value.startswith("/"):
-                _check_path(path, element, value)
+            is_path = value.startswith("/") and value.isprintable() and ".." not in value.split("/")
+            if not is_path and (setting is not Setting.DEVICES or value.startswith("/")):
+                what = f"names {value[:80]!r}, which is no path from / on without .."
+                raise _element_refusal(path, element, what)
             yield Outside(path, value, setting)
 
 
-def _check_path(path: str, element: ET.Element, value: str) -> None:
-    if not value.startswith("/") or not value.isprintable() or ".." in value.split("/"):
-        raise _refusal(path, element, f"names {value[:80]!r}, which is no path from / on without ..")
-
-
-def _refusal(path: str, element: ET.Element, why: str) -> BadInput:
+def _element_refusal(path: str, element: ET.Element, why: str) -> BadInput:
     """The element is named with its attribute ``type``, which often is what is refused."""
     kind = f" type={element.get('type', '')[:40]!r}" if element.get("type") else ""
     remedy = REMEDIES.get(path) or f"leave it out, no setting of a host allows it: see {PAGE}"

@@ -30,7 +30,7 @@ def function_name(card: str, index: int) -> str:
 
 
 class VirtualFunctionSettings(Part, frozen=True, kw_only=True):
-    """How a virtual function is programmed; what is absent stays as its card has it."""
+    """How a virtual function is programmed; absent values stay as the card has them."""
 
     vlan: Annotated[int, Meta(ge=0, le=4094)] | None = None
     """VLAN that its card puts its frames into; 0: none."""
@@ -56,16 +56,16 @@ class VirtualFunctionSettings(Part, frozen=True, kw_only=True):
 
 
 class PhysicalFunction(Part, frozen=True, kw_only=True):
-    """A network card, or a port of one, that a host divides into virtual functions."""
+    """A network card or port that a host divides into virtual functions."""
 
     name: str
     """Its device, such as ``enp1s0f0``."""
     vf_count: int = 0
-    """Virtual functions that its host is configured to have of it."""
+    """Configured number of virtual functions."""
     mtu: int = MTU_USUAL
     """Largest packet in bytes, as configured."""
     message: str = ""
-    """What is wrong with it; empty: nothing."""
+    """The problem with it; empty: none."""
 
 
 class VirtualFunction(Part, frozen=True, kw_only=True):
@@ -80,30 +80,30 @@ class VirtualFunction(Part, frozen=True, kw_only=True):
     mac: str = ""
     """MAC address that it has now."""
     phys_mac: str = ""
-    """MAC address that it had when it was registered; it has that again when a VM gives it back."""
+    """MAC address at registration; it gets this one back when a VM returns it."""
     mtu: int = MTU_USUAL
     """Largest packet in bytes."""
     used_by: str = ""
     """The VM that has it; empty: none."""
     reserved_by: str = ""
-    """The VM that is on its way here and gets it; empty: none."""
+    """The VM that moves here and gets it; empty: none."""
     settings: VirtualFunctionSettings = VirtualFunctionSettings()
     """As its card has them."""
     missing: bool = False
-    """Whether its card does not show it: no other VM gets it."""
+    """Its card does not show it: no other VM gets it."""
     message: str = ""
-    """What is wrong with it, such as a setting that its card refuses; empty: nothing."""
+    """The problem with it, such as a refused setting; empty: none."""
 
 
 class FunctionNeed(Part, frozen=True, kw_only=True):
     """An interface of a VM that is a virtual function of its host."""
 
     name: str = ""
-    """Of the virtual function; empty: ``pci`` alone says which."""
+    """Name of the virtual function; empty: ``pci`` names it."""
     kind: FunctionKind = "direct"
-    """``direct``: through macvtap, which moves live; ``hostdev``: passed through, which is moved while it is down."""
+    """``direct``: macvtap, moves live; ``hostdev``: passed through, moves while the VM is down."""
     pci: str = ""
-    """PCI address, of one that is passed through."""
+    """PCI address, if it is passed through."""
     mac: str = ""
     """MAC address of the interface."""
 

@@ -16,7 +16,16 @@ from outlive.resources.functions import (
     VirtualFunction,
     VirtualFunctionSettings,
 )
-from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers, at_most, condition, lasts
+from outlive.resources.meta import (
+    Condition,
+    KindInfo,
+    Part,
+    Resource,
+    Writers,
+    find_condition,
+    is_in_effect,
+    limit_entries,
+)
 
 WORKING_CONDITIONS: Final = (("Ready", "True"), ("HypervisorDisabled", "False"), ("Terminating", "False"))
 """Conditions of hosts on which VMs can be brought up; an absent one rules nothing out."""
@@ -32,7 +41,7 @@ HEARD: Final = "HostRenews"
 
 def observed_condition(host: Hypervisor) -> Condition | None:
     """What the server wrote of a host that it does not hear of; ``None``: nothing."""
-    found = condition(host.status.conditions, READY)
+    found = find_condition(host.status.conditions, READY)
     return found if found is not None and found.reason in OBSERVED.values() and found.status != "True" else None
 
 
@@ -53,15 +62,15 @@ def bad_condition(host: Hypervisor) -> str:
     (docs/reference/failover-operation.md#silent-hosts). A host that is proven dead is lost, which is said otherwise.
     """
     for kind, wanted in WORKING_CONDITIONS:
-        found = condition(host.status.conditions, kind)
+        found = find_condition(host.status.conditions, kind)
         if found is not None and found.status != wanted and found is not observed_condition(host):
             return f"{kind}={found.status}"
     return ""
 
 
-def unschedulable(host: Hypervisor) -> str:
+def unschedulable_reason(host: Hypervisor) -> str:
     """Why no slot there can be used, to follow the host's name; empty where they can."""
-    if why := host.closed():
+    if why := host.closed_reason():
         return why
     why = bad_condition(host)
     return f"has condition {why}" if why else ""
@@ -70,14 +79,14 @@ def unschedulable(host: Hypervisor) -> str:
 def is_only_emptied(host: Hypervisor) -> bool:
     """Whether it takes no VM because it is to be emptied, and for nothing else: what is bound for it still starts."""
     for_good = host.status.lost or host.status.quarantine is not None or host.spec.maintenance
-    return bool(host.closed()) and not (for_good or bad_condition(host))
+    return bool(host.closed_reason()) and not (for_good or bad_condition(host))
 
 
-def out_of_service(host: Hypervisor) -> str:
+def explain_out_of_service(host: Hypervisor) -> str:
     """Why no VM may be put onto it now, to follow its name; empty where one may whose storage it reaches."""
-    if host.spec.maintenance and not host.closed():
+    if host.spec.maintenance and not host.closed_reason():
         return f"is in maintenance ({host.spec.maintenance})"
-    return unschedulable(host)
+    return unschedulable_reason(host)
 
 
 def lost_places(host: Hypervisor) -> tuple[str, ...]:
@@ -103,15 +112,15 @@ class FencingSpec(Part, frozen=True, kw_only=True):
     """How this host is declared dead."""
 
     driver: str = ""
-    """Of its power controller: ``ipmi``, ``redfish``, ``command``; empty or ``none``: it has none."""
+    """Driver of its BMC: ``ipmi``, ``redfish``, ``command``; empty or ``none``: it has none."""
     address: str = ""
-    """Of its power controller, as the driver wants it."""
+    """Address of its BMC, in the form of the driver."""
     options: dict[str, str] = {}
-    """Of the driver (docs/operating/controllers.md)."""
+    """Of the driver (docs/how-to/bmc.md)."""
     secret: str = ""
     """Name of the ``Secret`` with the controller's user name and password."""
     system_uuid: str = ""
-    """What the power controller must say its system is, before it is believed."""
+    """The system UUID that the BMC must report to be trusted."""
     armed: bool = False
     """Whether the guard is to be armed."""
     profile: Literal["", "fast", "steady"] = ""
@@ -119,65 +128,64 @@ class FencingSpec(Part, frozen=True, kw_only=True):
     proofs: int = 0
     """Kinds of proof that must agree; 0: as the cluster says."""
     answer_limit_s: float | None = None
-    """How long one answer of its power controller may take; absent: as the cluster says, else as rehearsals found."""
+    """How long an answer of its BMC may take; absent: as the cluster says."""
     maintenance: bool = False
     """This host is not condemned."""
     maintenance_until: datetime | None = None
-    """When maintenance ends by itself; absent: when somebody ends it."""
+    """When maintenance ends; absent: when an operator ends it."""
     power_maintenance: bool = False
-    """Somebody works on its power controller: it is sent no command and proves nothing; other kinds of proof go on."""
+    """Its BMC is under maintenance: it gets no command and proves nothing."""
     power_maintenance_until: datetime | None = None
-    """When maintenance of the power controller ends by itself; absent: when somebody ends it."""
+    """When maintenance of the BMC ends; absent: when an operator ends it."""
     operator_proof: str = ""
-    """``<fence>|<name>|<reason>``: somebody asserts that the host is off (docs/operating/fencing.md)."""
+    """``<fence>|<name>|<reason>``: an operator confirms that the host is off (docs/how-to/fencing.md)."""
     trust_again: str = ""
-    """An operator changes it to have distrusted kinds of proof trusted again (``outlive host trust``)."""
+    """A new value makes distrusted kinds of proof count again (``outlive host trust``)."""
     requested: str = ""
-    """``<epoch>@<uid>|<name>|<reason>``: somebody asks for this host to be fenced, silent or not; the epoch is of the
-    Membership of that uid."""
+    """``<epoch>@<uid>|<name>|<reason>``, of its Membership: an operator asks to fence this host, silent or not."""
 
-    def in_maintenance(self, now: float) -> bool:
+    def is_in_maintenance(self, now: float) -> bool:
         """Whether this host is in maintenance by its own setting: it is not condemned, and no fault of it is raised."""
-        return lasts(self.maintenance, self.maintenance_until, now)
+        return is_in_effect(self.maintenance, self.maintenance_until, now)
 
     def power_in_maintenance(self, now: float) -> bool:
-        """Whether somebody works on its power controller, which gets no command and proves nothing."""
-        return lasts(self.power_maintenance, self.power_maintenance_until, now)
+        """Whether somebody works on its BMC, which gets no command and proves nothing."""
+        return is_in_effect(self.power_maintenance, self.power_maintenance_until, now)
 
 
 class HypervisorSpec(Part, frozen=True, kw_only=True):
     """What operators want of a host."""
 
     management: Management = "nova"
-    """Who starts and stops its VMs: ``node`` the daemon of Outlive, ``nova`` or ``kubevirt`` another system."""
+    """The system that starts its VMs: ``node`` (Outlive's daemon), ``nova`` or ``kubevirt``."""
     mode: Literal["coordinator", "hypervisor"] = "hypervisor"
     """``coordinator``: its daemon watches other hosts and fences them as well."""
     custom_traits: tuple[str, ...] = ()
     """Traits that operators give it; they count beside ``status.traits``."""
     allowed_projects: tuple[str, ...] = ()
-    """Projects that may run here; empty means everybody."""
+    """Projects that may run here; empty: all."""
     groups: tuple[str, ...] = ()
-    """Names of groups that another system has the host in; Outlive only shows them."""
+    """Groups of the host in another system; Outlive only shows them."""
     overcommit: dict[str, float] = {}
     """Resource name → ratio of at least 1.0."""
     high_availability: bool | None = None
     """Whether slots may be there; only ``false`` keeps them away."""
     maintenance: Maintenance = ""
-    """Why somebody works on the host: while it is not empty, recovery and moves put no VM there, and commitments no
-    slot; ``filter_maintenance`` drops the host with ``manual`` and ``termination`` alone."""
+    """Reason for maintenance: recovery and moves put no VM there; ``filter_maintenance`` excludes the host only for
+    ``manual`` and ``termination``."""
     fencing: FencingSpec = FencingSpec()
     """How this host is declared dead, and its maintenance."""
     shutdown_policy: ShutdownPolicy = ""
-    """What becomes of its VMs when it goes down in good order: they wait for it (``freeze``), are recovered elsewhere
+    """What happens to its VMs when it shuts down cleanly: they wait (``freeze``), are recovered elsewhere
     (``failover``), or leave before (``migrate``); empty: as the cluster says."""
     drain: bool = False
-    """Whether the host is to be emptied, and takes no new VMs."""
+    """The host is to be emptied and takes no new VMs."""
     chassis: str = ""
-    """Name of its chassis in OVN; empty: the one of the host's name, or whose host name it is."""
+    """Name of its chassis in OVN; empty: the chassis with the host's name or host name."""
     virtual_functions: dict[str, VirtualFunctionSettings] = {}
-    """Virtual function → how its daemon programs it, at every start and change; one that is absent stays as it is."""
+    """Virtual function → how its daemon programs it."""
     quarantine_release: Annotated[str, Meta(max_length=200)] = ""
-    """An operator changes it to let the host out of quarantine (``outlive host release``)."""
+    """A new value ends the quarantine (``outlive host release``)."""
 
 
 class Instance(Part, frozen=True, kw_only=True):
@@ -203,7 +211,7 @@ class Aggregate(Part, frozen=True, kw_only=True):
 
 
 class Capabilities(Part, frozen=True, kw_only=True):
-    """What the host's machine is, and what it runs under its daemon."""
+    """The host's machine and system."""
 
     cpu_arch: str = ""
     """Architecture of its processors, such as ``x86_64``; empty: not known."""
@@ -220,64 +228,65 @@ class DomainCapabilities(Part, frozen=True, kw_only=True):
 
     hypervisor_type: str = ""
     """As libvirt names it: ``kvm`` or ``ch``."""
-    supported_cpu_modes: Annotated[tuple[str, ...], at_most(2000)] = ()
+    supported_cpu_modes: Annotated[tuple[str, ...], limit_entries(2000)] = ()
     """Modes of virtual processors that it offers, such as ``host-passthrough``."""
-    supported_features: Annotated[tuple[str, ...], at_most(2000)] = ()
+    supported_features: Annotated[tuple[str, ...], limit_entries(2000)] = ()
     """Features of the hypervisor that VMs may ask for."""
-    supported_devices: Annotated[tuple[str, ...], at_most(2000)] = ()
+    supported_devices: Annotated[tuple[str, ...], limit_entries(2000)] = ()
     """Kinds of virtual devices that it offers."""
 
 
 class Spared(Part, frozen=True, kw_only=True):
-    """A silence for which a host would have been condemned, had it not been in maintenance."""
+    """A silence for which a host would have been condemned if it had not been in maintenance."""
 
     at: datetime
     """When it would have been condemned."""
     epoch: int = 0
     """``record.epoch`` of its Membership at that silence."""
     seq: int = 0
-    """``record.seq`` of its Membership at that silence: one entry for one silence."""
+    """``record.seq`` of its Membership at that silence: one entry per silence."""
     why: str = ""
-    """For how long it was silent, and what else would have kept it from being fenced."""
+    """How long it was silent, and what else would have prevented the fence."""
     under: str = ""
     """Whose maintenance it was."""
 
 
 class Degrading(Part, frozen=True, kw_only=True):
-    """A host that gets slow, as its own daemon scores it, and what becomes of its VMs (docs/operating/degrading.md)."""
+    """A host that gets slow, as its own daemon scores it, and what happens to its VMs (docs/how-to/degrading.md)."""
 
     since: datetime
     """When the host began to degrade."""
-    causes: Annotated[tuple[str, ...], at_most(64)] = ()
-    """What says so: ``keepalive``, ``store``, ``disk``, ``hypervisor``, ``storage``."""
+    causes: Annotated[tuple[str, ...], limit_entries(64)] = ()
+    """Which scores are bad: ``keepalive``, ``store``, ``disk``, ``hypervisor``, ``storage``."""
     score: int = 0
-    """Of the worst of them when this was written, 0 to 100."""
+    """The worst score when this was written, 0 to 100."""
     leaving: Literal["waits", "leaves", "stays"] = "waits"
     """Whether its VMs leave."""
     why: str = ""
-    """Why they do not, a code such as ``common_cause``; empty while they leave."""
+    """Why they do not leave, a code such as ``common_cause``; empty while they leave."""
 
 
 class StorageLoss(Part, frozen=True, kw_only=True):
-    """That storage does not serve VMs of a host any more, or did not when they left it, as its own daemon sees it
-    (docs/operating/degrading.md#storage)."""
+    """Storage does not serve VMs of a host, or did not when they left it, as its own daemon sees it
+    (docs/how-to/degrading.md#storage).
+    """
 
     since: datetime
     """When storage was first seen not to serve them."""
     unreached: bool = False
-    """Whether the host itself does not reach the storage of some of them, or of VMs that have left it since."""
+    """Whether the host does not reach the storage of some of them, or of VMs that have left it since."""
     places: tuple[str, ...] = ()
-    """The places of storage that it does not reach, such as ``rbd:vms``; ``rbd:`` means all of that kind."""
+    """Places of storage that it does not reach, such as ``rbd:vms``; ``rbd:`` means all of that kind."""
     vms: int = 0
     """How many of them are concerned."""
     why: str = ""
     """What the first of them lacks."""
     then: str = ""
-    """Why nothing is done about it, a code such as ``common_cause``; empty while something is."""
+    """Why Outlive does nothing about it, a code such as ``common_cause``; empty while it acts."""
 
 
 class HostDeath(Part, frozen=True, kw_only=True):
-    """One death of a host (docs/operating/fencing.md#quarantine)."""
+    """One death of a host (docs/how-to/fencing.md#quarantine)."""
 
     at: datetime
     """When it was proven."""
@@ -288,16 +297,16 @@ class HostDeath(Part, frozen=True, kw_only=True):
     proof: str
     """By what kind of proof it was proven."""
     counts: bool = True
-    """Whether it counts for its quarantine: not where most hosts died at once, or somebody worked on it."""
+    """Whether it counts for quarantine: not if most hosts died at once, or during maintenance."""
 
 
 class Quarantine(Part, frozen=True, kw_only=True):
-    """That a host has died too often: it takes no VM until somebody, or its time, lets it out."""
+    """The host has died too often: it takes no VM until an operator, or the end time, releases it."""
 
     since: datetime
     """When the quarantine began."""
     until: datetime
-    """When it ends by itself."""
+    """When it ends."""
     deaths: int
     """Deaths that count, within ``flapWindowS`` of the cluster's fencing policy."""
     word: str = ""
@@ -305,83 +314,81 @@ class Quarantine(Part, frozen=True, kw_only=True):
 
 
 class HostSchema(Part, frozen=True, kw_only=True):
-    """Which storage schemas the daemon of a host knows (docs/operating/upgrades.md)."""
+    """Which storage schemas the daemon of a host knows (docs/how-to/upgrades.md)."""
 
     active: int = 0
     """The one by which it works; 0: it does not say."""
     latest: int = 0
-    """The newest one that its installed version knows; 0: it does not say, which means 1."""
+    """The newest one that its version knows; 0: not reported, which means 1."""
 
 
 class HypervisorStatus(Part, frozen=True, kw_only=True):
-    """What is known of a host."""
+    """The observed state of a host."""
 
     capacity: Amounts | None = None
     """What the machine has for VMs, before overcommit; absent: not known."""
     effective_capacity: Amounts | None = None
     """Capacity times overcommit, rounded down; absent means capacity."""
     allocation: Amounts | None = None
-    """Sum over the VMs that run here; absent means the figure is missing."""
+    """Sum over the VMs that run here; absent: not known."""
     instances: tuple[Instance, ...] = ()
     """VMs that the host reports, running or not."""
     num_instances: int = 0
     """How many VMs the host reports."""
-    aggregates: Annotated[tuple[Aggregate, ...], at_most(2000)] = ()
+    aggregates: Annotated[tuple[Aggregate, ...], limit_entries(2000)] = ()
     """Nova's host aggregates that it is in."""
-    traits: Annotated[tuple[str, ...], at_most(2000)] = ()
-    """Traits that its source found on it, such as features of its processors."""
+    traits: Annotated[tuple[str, ...], limit_entries(2000)] = ()
+    """Traits that its source found, such as features of its processors."""
     capabilities: Capabilities = Capabilities()
     domain_capabilities: DomainCapabilities = DomainCapabilities()
-    conditions: Annotated[tuple[Condition, ...], at_most(64)] = ()
+    conditions: Annotated[tuple[Condition, ...], limit_entries(64)] = ()
     """``Ready`` and others; a host that is not ``Ready``, is ``HypervisorDisabled`` or ``Terminating`` takes no VMs."""
     evicted: bool = False
-    """Whether the system that manages it says that its VMs have left; Outlive only shows it."""
+    """Whether the managing system reports that its VMs have left; Outlive only shows it."""
     domain_state: DomainState = ""
-    """Whether it takes VMs, for hosts with our daemon; other hosts have none."""
+    """Whether it takes VMs, for hosts with Outlive's daemon."""
     lost: str = ""
-    """The fence that proved this host dead; empty once it is back. A lost host takes nothing and holds nothing."""
-    deaths: Annotated[tuple[HostDeath, ...], at_most(16)] = ()
-    """Those within ``flapWindowS`` of the cluster's fencing policy, newest last; at most 16."""
+    """The fence that proved this host dead; empty once it is back. A lost host takes no VM and reserves nothing."""
+    deaths: Annotated[tuple[HostDeath, ...], limit_entries(16)] = ()
+    """Deaths within ``flapWindowS``, newest last; at most 16."""
     quarantine: Quarantine | None = None
     """Absent: it is in none."""
     storage_address: str = ""
-    """Of its clients on the storage network, as locks on disks name it."""
-    addresses: Annotated[dict[str, str], at_most(64)] = {}
-    """Its addresses by network, as its configuration names them: live migration goes to ``cluster``."""
+    """Address of its clients on the storage network, as in locks on disks."""
+    addresses: Annotated[dict[str, str], limit_entries(64)] = {}
+    """Its configured addresses by network; live migration uses ``cluster``."""
     chassis: str | None = None
-    """Name of its chassis in OVN, as its own Open vSwitch has it; empty: the host runs no OVN; absent: it does not
-    say."""
-    networks: Annotated[dict[str, str], at_most(4096)] | None = None
-    """Bridged and managed networks → why the host has not made them; empty: it has. Absent: it makes none."""
-    bridges: Annotated[dict[str, str], at_most(8)] = {}
-    """System network → the bridge that the host is on it by; none where it makes none."""
+    """Name of its chassis in its Open vSwitch; empty: no OVN; absent: not reported."""
+    networks: Annotated[dict[str, str], limit_entries(4096)] | None = None
+    """Bridged and managed networks → why the host has not made them; empty: it has."""
+    bridges: Annotated[dict[str, str], limit_entries(8)] = {}
+    """System network → its bridge on the host."""
     rehearsed: str = ""
-    """Result of the last rehearsal of its power controller: ``ok``, or what was wrong; empty: never rehearsed."""
+    """Result of the last rehearsal of its BMC: ``ok``, or the problem."""
     rehearsed_seq: int = 0
-    """``record.seq`` of its Membership at the last good rehearsal that it lived on after; 0: none."""
+    """``record.seq`` of its Membership after the last good rehearsal; 0: none."""
     power_answer_s: float | None = None
-    """The slowest of the last ten good answers of its power controller to rehearsals, in whole seconds; absent: none
-    was measured."""
-    key_ids: Annotated[tuple[str, ...], at_most(64)] = ()
-    """Ids of the cluster's keys that it has, the newest first; only coordinators have any."""
-    authorities: Annotated[tuple[str, ...], at_most(64)] = ()
-    """Fingerprints of the server's own authorities that it believes; none where it has pinned none."""
+    """The slowest of its BMC's last ten good answers, in seconds; absent: not measured."""
+    key_ids: Annotated[tuple[str, ...], limit_entries(64)] = ()
+    """Ids of the cluster's keys that it has, the newest first; only on coordinators."""
+    authorities: Annotated[tuple[str, ...], limit_entries(64)] = ()
+    """Fingerprints of the server authorities that it trusts."""
     recovery_time_objective_s: float | None = None
-    """The shortest of its VMs' objectives; absent: none has one, or the host does not say."""
-    spared: Annotated[tuple[Spared, ...], at_most(16)] = ()
-    """What this host would have been condemned for but for maintenance; the latest eight, newest last."""
+    """The shortest of its VMs' objectives; absent: none."""
+    spared: Annotated[tuple[Spared, ...], limit_entries(16)] = ()
+    """The latest eight silences for which it would have been condemned without maintenance."""
     degrading: Degrading | None = None
-    """Absent: it does well, or nobody says."""
+    """Absent: it is well, or not known."""
     storage_lost: StorageLoss | None = None
-    """Absent: storage serves all VMs here, or nobody says."""
-    physical_functions: Annotated[tuple[PhysicalFunction, ...], at_most(CARDS_LIMIT)] = ()
+    """Absent: storage serves all VMs here, or not known."""
+    physical_functions: Annotated[tuple[PhysicalFunction, ...], limit_entries(CARDS_LIMIT)] = ()
     """Cards that its configuration divides into virtual functions."""
-    virtual_functions: Annotated[tuple[VirtualFunction, ...], at_most(FUNCTIONS_LIMIT)] = ()
+    virtual_functions: Annotated[tuple[VirtualFunction, ...], limit_entries(FUNCTIONS_LIMIT)] = ()
     """Virtual functions of these cards, and the VMs that have them."""
     source: str = ""
-    """Where these facts come from: ``import``, ``nova``, ``kvm.cloud.sap``, ``daemon``."""
+    """Source of these facts: ``import``, ``nova``, ``kvm.cloud.sap``, ``daemon``."""
     source_name: str = ""
-    """What the source calls it, where that cannot be the name of an object: with upper case, ``_`` or other signs."""
+    """Its name in the source, if that cannot be the name of an object."""
     version: str = ""
     """Version of its daemon; empty: it has none of ours."""
     schema: HostSchema = HostSchema()
@@ -484,7 +491,7 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
     spec: HypervisorSpec = HypervisorSpec()
     status: HypervisorStatus = HypervisorStatus()
 
-    def closed(self) -> str:
+    def closed_reason(self) -> str:
         """Why it takes no VM, to follow its name; empty where it takes some."""
         if self.status.lost:
             return f"was lost by fence {self.status.lost} and has not come back"
@@ -500,7 +507,7 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
 
 
 class HypervisorUsage(Resource, frozen=True, kw_only=True, tag="HypervisorUsage"):
-    """Measured figures of a host, written every interval and watched by few. One document."""
+    """Measurements of a host, written every interval. One document."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="hypervisorusages",
@@ -519,7 +526,7 @@ LOG_BYTES: Final = 65_536
 
 
 class HostLog(Resource, frozen=True, kw_only=True, tag="HostLog"):
-    """The last lines that the daemon of a host has logged, where it is set to (``node.logLines``). One document."""
+    """The last log lines of a host's daemon, if ``node.logLines`` asks for them. One document."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="hostlogs",
@@ -531,7 +538,7 @@ class HostLog(Resource, frozen=True, kw_only=True, tag="HostLog"):
     process: str
     """The daemon's process that wrote it."""
     last: int = 0
-    """Lines that this process has logged, those that are not kept as well."""
+    """Number of lines that this process has logged."""
     lines: Annotated[tuple[str, ...], Meta(max_length=LOG_LINES)] = ()
     """The last ones, also of processes before this one."""
     written_at: datetime
@@ -554,9 +561,9 @@ class InterfaceRates(Part, frozen=True, kw_only=True):
     total_packets: int = 0
     """Both directions together."""
     speed_mbps: int = 0
-    """Megabits a second of the cable; 0: the card does not say."""
+    """Megabits a second of the cable; 0: not known."""
     state: str = ""
-    """``up``, ``down`` and others, as the kernel says."""
+    """``up``, ``down`` and others, as in the kernel."""
 
 
 class HostUsage(Part, frozen=True, kw_only=True):
@@ -565,27 +572,27 @@ class HostUsage(Part, frozen=True, kw_only=True):
     sampled_at: datetime | None = None
     """When the figures were taken, by the host's clock."""
     used: Amounts = Amounts()
-    """Of the machine, by whatever runs on it; where nobody measures that, what its VMs are allocated."""
+    """Used on the machine; if that is not measured, what its VMs are allocated."""
     allocated: Amounts = Amounts()
     """Of the VMs that run here."""
     provisioned: Amounts = Amounts()
-    """Of the VMs that run here or are assigned here, whatever their state."""
+    """Sum over all VMs that run here or are assigned here."""
     load: float = 0.0
     """Busy cores, as the kernel averages them over the last minute."""
     running: int = 0
     """VMs that run here, without those that are paused."""
     present: tuple[str, ...] | None = None
-    """VMs with a domain here in whatever state, or about to have one; absent: the hypervisor did not say."""
+    """VMs with a domain here, or about to have one; absent: not known."""
     guests: dict[str, Amounts] = {}
-    """What each VM that runs here uses: processors over the last interval, memory of its process now, and bytes a
-    second that its disks (``diskRead``, ``diskWritten``) and interfaces (``netReceived``, ``netSent``) moved."""
-    interfaces: Annotated[dict[str, InterfaceRates], at_most(256)] = {}
-    """What each card of a host that makes its own links received and sent over the last interval."""
+    """Usage of each VM here: processors over the last interval, memory of its process, bytes a second of its disks
+    (``diskRead``, ``diskWritten``) and interfaces (``netReceived``, ``netSent``)."""
+    interfaces: Annotated[dict[str, InterfaceRates], limit_entries(256)] = {}
+    """Traffic of each card over the last interval, on hosts that make their own links."""
     stale: tuple[str, ...] = ()
-    """Who did not bring figures in time, ``domains``, ``guests`` or ``machine``: theirs are of an earlier interval."""
+    """Sources whose measurements are late, ``domains``, ``guests`` or ``machine``: their values are old."""
     scores: dict[str, int] = {}
-    """How well the host does: ``keepalive``, ``store``, ``disk``, ``hypervisor``, ``storage``, each 0 to 100; without
-    those that nobody measured."""
+    """Health of the host: ``keepalive``, ``store``, ``disk``, ``hypervisor``, ``storage``, each 0 to 100 if
+    measured."""
     slopes: dict[str, float] = {}
     """How they change, in points a minute."""
     reached: tuple[str, ...] = ()

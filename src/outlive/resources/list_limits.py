@@ -1,6 +1,6 @@
 """How many entries each list and map of an object has at most.
 
-A kind declares it beside the field (``at_most``); every other list or map has at most ``LIST_ENTRIES``. The limits
+A kind declares it beside the field (``limit_entries``); other lists and maps have at most ``LIST_ENTRIES``. The limits
 bound what judging a write costs: one host's token must not keep the server from renewing the leases of other hosts.
 Stores check them on every write, and the manifests for Kubernetes repeat them. Decoding does not: an object that an
 older version has stored stays readable, and may be written as long as its lists do not grow.
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect as types
 
-from outlive.base.errors import Invalid
+from outlive.base import Invalid
 from outlive.resources.meta import LIST_ENTRIES, Resource
 
 

@@ -23,7 +23,7 @@ from outlive.resources.meta import (
     Quota,
     Resource,
     Writers,
-    at_most,
+    limit_entries,
 )
 
 MemberState = Literal["Held", "Revoked", "Released"]
@@ -49,43 +49,43 @@ class Proof(Part, frozen=True, kw_only=True):
     kind: ProofKind
     """How that was proven, such as ``power`` or ``watchdog``."""
     evidence: str = ""
-    """What was seen or said, in words that an operator can check."""
+    """What was observed, so that an operator can check it."""
     epoch: int = 0
     """The epoch of the host's Membership that it proves something about."""
     by: str = ""
     """The host or the person that recorded it."""
     fence: str = ""
-    """Id of the fence that it belongs to; empty: none was open."""
+    """Id of its fence; empty: none was open."""
     at: datetime | None = None
     """When it was recorded, for reading; nothing is decided by it."""
 
 
 class Cut(Part, frozen=True, kw_only=True):
-    """What a host has been cut off from, with proof, while it may still run."""
+    """What a host is isolated from, with proof, while it may still run."""
 
     through: int = 0
-    """The highest epoch that was ordered to be isolated: it is written before the first order is sent."""
+    """The highest epoch that is to be isolated, written before the first order is sent."""
     scope: tuple[str, ...] = ()
     """``disk:<id>`` and ``port:<id>``, sorted: what was read back."""
     proof: Proof | None = None
-    """What proved it; kept for as long as the cut is, whatever becomes of the fence that made it."""
+    """What proved it; kept as long as the isolation."""
 
 
 class GuardRecord(Part, frozen=True, kw_only=True):
     """What the host's guard promises about every renewal that carries this."""
 
     armed: bool = False
-    """Whether the guard kills the host's VMs by itself when renewals are not acknowledged."""
+    """Whether the guard kills the host's VMs when renewals are not acknowledged."""
     timeout_s: float = 0.0
-    """T: so long after its last acknowledged renewal was sent, the guard begins to kill."""
+    """T: seconds after the last acknowledged renewal was sent at which the guard begins to kill."""
     watchdog_s: float = 0.0
-    """W: so long after its last feeding, the hardware resets the host."""
+    """W: seconds after its last feeding at which the hardware resets the host."""
     laboratory: bool = False
-    """Whether the watchdog is a laboratory's stand-in (``outlive guard --laboratory``), which resets no machine."""
+    """The watchdog is a stand-in for tests (``outlive guard --laboratory``) that resets no machine."""
 
 
 class SilentPeer(Part, frozen=True, kw_only=True):
-    """A host that a coordinator sees silent, as the coordinator publishes it with its own renewals."""
+    """A host that a coordinator sees silent, published with the coordinator's renewals."""
 
     host: str
     """Name of the silent host."""
@@ -96,7 +96,7 @@ class SilentPeer(Part, frozen=True, kw_only=True):
     seq: int = 0
     """``record.seq`` of the last renewal that the coordinator saw."""
     silent_s: float = 0.0
-    """For how long, on the coordinator's own clock when it published this."""
+    """For how long, by the coordinator's clock."""
 
 
 SILENT_PEERS = 64
@@ -126,22 +126,22 @@ class PowerOn(Part, frozen=True, kw_only=True):
     tries: int = 0
     """Rises before each command to switch on."""
     result: str = ""
-    """``ok`` once the power controller took the last command, else why not."""
+    """``ok`` once the BMC took the last command, else the problem."""
 
 
 class Unproven(Part, frozen=True, kw_only=True):
-    """A kind of proof that has proven nothing so far, and why."""
+    """A kind of proof that has failed so far, and why."""
 
     kind: ProofKind
     """The kind of proof."""
     why: str
     """Why it has proven nothing."""
     failing: bool = False
-    """What the host was isolated from could not be renewed: others may be using it by now."""
+    """The isolation of the host could not be renewed: other hosts may use its disks or ports now."""
 
 
 class FenceRecord(Part, frozen=True, kw_only=True):
-    """The act of declaring this host dead, as far as it has come."""
+    """How far the fence of this host has come."""
 
     id: str = ""
     """Names the fence; empty: there is none."""
@@ -150,17 +150,17 @@ class FenceRecord(Part, frozen=True, kw_only=True):
     phase: FencePhase = FencePhase.NONE
     """How far the fence has come; empty: there is none."""
     by: str = ""
-    """Who carries it on; anybody may take over who saw it unchanged for long enough."""
+    """The coordinator that works on it; another one takes over if it stays unchanged for long."""
     attempt: int = 0
     """Rises before each power command."""
     reason: str = ""
     """Why the host was condemned."""
-    findings: Annotated[tuple[Proof, ...], at_most(16)] = ()
-    """Proofs that are there, while the policy asks for more than one kind."""
-    unproven: Annotated[tuple[Unproven, ...], at_most(16)] = ()
-    """Kinds of proof that have failed so far; faults say so until the host is proven dead or comes back."""
+    findings: Annotated[tuple[Proof, ...], limit_entries(16)] = ()
+    """Existing proofs, while the policy asks for more than one kind."""
+    unproven: Annotated[tuple[Unproven, ...], limit_entries(16)] = ()
+    """Kinds of proof that have failed so far."""
     power_on: PowerOn = PowerOn()
-    """What was done to have the host back, once it was proven dead."""
+    """Attempts to switch the host on after it was proven dead."""
 
     @property
     def unproven_why(self) -> str:
@@ -169,12 +169,12 @@ class FenceRecord(Part, frozen=True, kw_only=True):
 
 
 class FormerMembership(Part, frozen=True, kw_only=True):
-    """A Membership of this host that was deleted, or that a backup lacks, and what is known to be over of it."""
+    """A Membership of this host that was deleted or that a backup lacks, and what is proven of it."""
 
     uid: str
     """As in ``holders[].memberUid`` of virtual machines."""
     dead_through: int
-    """The highest epoch of it that is proven dead; it only grows, and only together with a proof."""
+    """Its highest epoch that is proven dead; it only grows, together with a proof."""
     proof: Proof
     """What proved that its epochs up to ``deadThrough`` are dead."""
 
@@ -187,36 +187,35 @@ class MemberRecord(Part, frozen=True, kw_only=True):
     """All that is known of the membership, written as a whole."""
 
     machine_id: str
-    """Of its installation and, where the firmware says it, of its board: ``INSTALLATION.BOARD``."""
+    """Id of its installation and, if the firmware has it, of its board: ``INSTALLATION.BOARD``."""
     boot_id: str
-    """Id of the boot of the machine's kernel in which the daemon joined."""
+    """Id of the boot in which the daemon joined."""
     epoch: int = 1
-    """The incarnation of the host's membership: kept over a restart of the daemon, raised by a boot or a re-join."""
+    """Incarnation: a boot or a new join raises it."""
     seq: int = 0
     """Rises with every renewal."""
     nonce: str = ""
     """Of the daemon that wrote last, to recognise its own writes."""
     state: MemberState = "Held"
-    """``Held``: the host takes part, and is watched; ``Revoked``: it was condemned; ``Released``: it left in good
-    order, and nobody watches it."""
+    """``Held``: the host takes part and is watched; ``Revoked``: it was condemned; ``Released``: it left cleanly and is
+    not watched."""
     dead_through: int = 0
-    """The highest epoch that is proven dead; it only grows, and only together with a proof."""
+    """The highest epoch that is proven dead; it only grows."""
     proof: Proof | None = None
-    """What proved that the epochs up to ``deadThrough`` are dead; absent: none is."""
+    """What proved the epochs up to ``deadThrough`` dead; absent: none is."""
     cut: Cut = Cut()
     guard: GuardRecord = GuardRecord()
     fence: FenceRecord = FenceRecord()
-    distrusted: Annotated[tuple[ProofKind, ...], at_most(16)] = ()
-    """Kinds of proof that turned out wrong for this host and count no more until an operator says so."""
+    distrusted: Annotated[tuple[ProofKind, ...], limit_entries(16)] = ()
+    """Kinds of proof that were wrong for this host."""
     trust_word: str = ""
-    """``spec.fencing.trustAgain`` of the host when a kind was distrusted, or trusted again: another
-    value has all kinds trusted again."""
+    """``spec.fencing.trustAgain`` when a kind was last distrusted; another value makes all kinds count again."""
     incarnation: str = ""
-    """The store's incarnation under which the host last joined with all its VMs, left, or was proven dead."""
-    former: Annotated[tuple[FormerMembership, ...], at_most(FORMER_MEMBERSHIPS)] = ()
-    """Memberships of this host that are lost, as far as what they ran is proven to be over."""
-    silent: Annotated[tuple[SilentPeer, ...], at_most(SILENT_PEERS)] = ()
-    """Hosts that this host, a coordinator, sees silent, the 64 longest silent at most; nothing is proven by it."""
+    """The store's incarnation in which the host last joined, left, or was proven dead."""
+    former: Annotated[tuple[FormerMembership, ...], limit_entries(FORMER_MEMBERSHIPS)] = ()
+    """Lost Memberships of this host, as far as their VMs are proven to be gone."""
+    silent: Annotated[tuple[SilentPeer, ...], limit_entries(SILENT_PEERS)] = ()
+    """Hosts that this coordinator sees silent, at most the 64 longest; this proves nothing."""
 
     @property
     def board(self) -> str:
@@ -226,9 +225,8 @@ class MemberRecord(Part, frozen=True, kw_only=True):
 
 
 class Membership(Resource, frozen=True, kw_only=True, tag="Membership"):
-    """``Membership/<hypervisor>``. Its daemon creates it; or ``outlive fence --confirm-off`` does where one was lost.
-
-    What a command created is of no machine (``machineId`` is empty): the first that comes with this name empties itself
+    """``Membership/<hypervisor>``: the lease of a host. Its daemon creates it; ``outlive fence --confirm-off`` does so
+    if it was lost. Such a document has no machine (``machineId`` is empty): the first host of this name empties itself
     and takes it over.
     """
 
@@ -275,7 +273,9 @@ class Membership(Resource, frozen=True, kw_only=True, tag="Membership"):
 
 
 class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
-    """Something that lowers the cluster's health until it ends or an operator has acknowledged it. One document."""
+    """A problem that lowers the cluster's health until it ends or an operator acknowledges it
+    (docs/reference/faults.md). One document.
+    """
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="faults",
@@ -306,7 +306,7 @@ class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
     subject: ObjectRef
     """The object that something is wrong with."""
     message: str
-    """What is wrong, in words for people."""
+    """The problem as a sentence."""
     remedy: str = ""
     """What helps; empty: nothing in particular."""
     delta: Annotated[int, Meta(ge=0, le=100)] = 0
@@ -314,9 +314,9 @@ class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
     ended: bool = False
     """Whether it is over."""
     acknowledged: bool = False
-    """Whether an operator has seen it: it takes nothing off the health any more."""
+    """An operator has seen it: it no longer lowers the health."""
     first_seen: datetime
-    """When it began; anew where it comes back after it had ended."""
+    """When it began; a new time if it returns after its end."""
     last_seen: datetime
     """When it was last reported, or ended."""
 
@@ -335,12 +335,13 @@ class Delivery(Part, frozen=True, kw_only=True):
     at: datetime
     """When the last message was taken."""
     count: Annotated[int, Meta(ge=1)] = 1
-    """How many messages said that the fault is active."""
+    """Number of messages about the active fault."""
 
 
 class Notification(Resource, frozen=True, kw_only=True, tag="Notification"):
-    """Who was notified of the active fault of the same name; it goes once they were notified that the fault has ended.
-    One document."""
+    """Who was notified of the active fault of the same name; deleted after the message that the fault has ended. One
+    document.
+    """
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="notifications",

@@ -14,10 +14,7 @@ from typing import Annotated, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
-from outlive.base import limits
-from outlive.base.clock import as_instant
-from outlive.base.errors import Invalid
-from outlive.base.hashes import stable_hash
+from outlive.base import Invalid, as_instant, limits, stable_hash
 
 GROUP = "outlive.dev"
 VERSION = "v1alpha1"
@@ -34,7 +31,7 @@ SHARES_LABEL = "outlive.dev/shares-disks"
 WRITER_LABEL = "outlive.dev/written-by"
 """Of what coordinators report about others: the host whose coordinator wrote it last."""
 TAG_LABEL_PREFIX = "tags.outlive.dev/"
-"""Of tags of VMs; the value is ``user`` or ``protected`` (docs/operating/vms.md#tags)."""
+"""Of tags of VMs; the value is ``user`` or ``protected`` (docs/how-to/vms.md#tags)."""
 PROFILE_LABEL = "outlive.dev/profile"
 """What a VM was made from, as its user calls it."""
 
@@ -54,10 +51,10 @@ PREFIX_LENGTH_LIMIT = 253
 
 
 LIST_ENTRIES: Final = 20_000
-"""Entries of each list and each map that declares no limit of its own (``at_most``)."""
+"""Entries of each list and each map that declares no limit of its own (``limit_entries``)."""
 
 
-def at_most(entries: int) -> msgspec.Meta:
+def limit_entries(entries: int) -> msgspec.Meta:
     """Annotates a list or map of a kind: it has at most so many entries (``resources.list_limits``)."""
     return msgspec.Meta(extra_json_schema={"maxItems": entries})
 
@@ -66,17 +63,17 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """A piece of a resource: camelCase on the wire, defaults left out, unknown fields refused."""
 
 
-def lasts(wanted: bool, until: datetime | None, now: float) -> bool:
+def is_in_effect(wanted: bool, until: datetime | None, now: float) -> bool:
     """Whether something that may end by itself lasts at ``now``, seconds since 1970.
 
     Nothing else in fencing is compared with the wall clock: a clock that jumps makes maintenance longer or shorter, and
-    nothing unsafe (docs/operating/fencing.md#maintenance).
+    nothing unsafe (docs/how-to/fencing.md#maintenance).
     """
     return wanted and (until is None or now < as_instant(until))
 
 
 class OwnerReference(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Who owns an object, as Kubernetes has it: the object is deleted with its owner there."""
+    """The owner of an object, as in Kubernetes, which deletes the object with its owner."""
 
     api_version: str
     """Group and version of the owner's kind."""
@@ -85,7 +82,7 @@ class OwnerReference(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     name: str
     """Name of the owner."""
     uid: str
-    """Which incarnation owns the object: an owner of the same name with another uid is none."""
+    """The owner's incarnation: an owner of the same name with another uid does not count."""
     controller: bool | None = None
     """Whether the owner is the one that controls the object."""
     block_owner_deletion: bool | None = None
@@ -102,22 +99,22 @@ class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     namespace: str = ""
     """Empty: all kinds of Outlive are cluster-scoped."""
     uid: str = ""
-    """The store sets it; it tells an object from a later one of the same name."""
+    """Set by the store; it distinguishes an object from a later one of the same name."""
     resource_version: str = ""
-    """The store sets it at each write; opaque, compared for equality only."""
+    """Set by the store at each write; opaque, compare it for equality only."""
     generation: int = 0
-    """The store sets it: how often what is wanted was changed."""
+    """Set by the store; counts changes of the wanted state."""
     creation_timestamp: datetime | None = None
     """When the store created the object."""
     deletion_timestamp: datetime | None = None
-    """When somebody deleted it; it stays until its last finalizer is removed. Absent: nobody has."""
-    finalizers: Annotated[tuple[str, ...], at_most(64)] = ()
+    """When it was deleted; it stays until its last finalizer is removed. Absent: it was not."""
+    finalizers: Annotated[tuple[str, ...], limit_entries(64)] = ()
     """The object stays, marked as deleted, until the last of them is removed."""
-    owner_references: Annotated[tuple[OwnerReference, ...], at_most(64)] = ()
-    """Nobody here writes them, and no write takes away those that others wrote."""
-    labels: Annotated[dict[str, str], at_most(1000)] = {}
+    owner_references: Annotated[tuple[OwnerReference, ...], limit_entries(64)] = ()
+    """Outlive neither writes nor removes them."""
+    labels: Annotated[dict[str, str], limit_entries(1000)] = {}
     """Keys ``name`` or ``prefix/name``, values of at most 63 letters, digits, ``-``, ``_`` and ``.``."""
-    annotations: Annotated[dict[str, str], at_most(1000)] = {}
+    annotations: Annotated[dict[str, str], limit_entries(1000)] = {}
     """Keys as for labels, any values, 256 KiB together."""
 
     @property
@@ -138,7 +135,7 @@ class ObjectRef(Part, frozen=True, kw_only=True):
     cluster: str = ""
     """The cluster that the object is in; empty: this one."""
     api_version: str = API_VERSION
-    """Group and version of the kind: kinds of one name in two groups are two kinds."""
+    """Group and version of the kind; kinds of two groups may share a name."""
     namespace: str = ""
     """Of kinds that have namespaces; those of Outlive have none."""
 
@@ -152,17 +149,17 @@ class Condition(Part, frozen=True, kw_only=True):
     """One observed fact with the time of its last change."""
 
     type: str
-    """What the condition is about, such as ``Ready``; each type is there once."""
+    """The subject, such as ``Ready``; each type occurs once."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds; ``Unknown``: nobody can say."""
+    """Whether it is true; ``Unknown``: not known."""
     reason: str = ""
-    """Why, as a code in one word."""
+    """The reason as a code in one word."""
     message: str = ""
-    """Why, in words for people."""
+    """The reason as a sentence."""
     last_transition_time: datetime | None = None
     """When the status became what it is."""
     observed_generation: int = 0
-    """Generation of the object that the condition was written for; 0: the writer does not say."""
+    """Generation of the object for which the condition was written; 0: not known."""
 
 
 class Writers(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,7 +192,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     protocol: bool = False
     """Whether new ones are taken however full the store is, since the safety protocol writes them."""
 
-    def most(self, *, shared: bool = False) -> tuple[int, int]:
+    def get_limits(self, *, shared: bool = False) -> tuple[int, int]:
         """How many objects and bytes there are at most: of all owners, or (``shared``) of one."""
         shares = self.shares if shared else 1
         return self.objects // shares, self.mebibytes * 2**20 // shares
@@ -244,7 +241,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
         return cls.info.kind or cls.__name__
 
     @classmethod
-    def singular(cls) -> str:
+    def singular_name(cls) -> str:
         """The kind's name in lower case, as commands and manifests have it."""
         return cls.kind().lower()
 
@@ -285,14 +282,14 @@ def creation_order(obj: Resource) -> tuple[float, str]:
 R = TypeVar("R", bound=Resource)
 
 
-def condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
+def find_condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
     """The condition of that type."""
     return next((c for c in conditions if c.type == kind), None)
 
 
 def with_condition(conditions: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
     """The conditions with ``new`` in place of its type; the time stays when the status does."""
-    old = condition(conditions, new.type)
+    old = find_condition(conditions, new.type)
     if old is None:
         return (*conditions, new)
     if old.status == new.status:

@@ -1,7 +1,8 @@
 """Networks of virtual machines, and their ports there: ``VirtualNetwork`` and ``VirtualMachinePort``.
 
 Users write what a network is and which VM is on it with which addresses; the network controller programs OVN and writes
-what it did (docs/roles/network.md). Where a port is follows from its VM: from the host that the VM is assigned to, and
+what it did (docs/how-to/network-controller.md).
+Where a port is follows from its VM: from the host that the VM is assigned to, and
 from its migration.
 """
 
@@ -14,7 +15,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta
 
-from outlive.resources.meta import Condition, KindInfo, Part, Quota, Resource, Writers, at_most
+from outlive.resources.meta import Condition, KindInfo, Part, Quota, Resource, Writers, limit_entries
 
 NetworkType = Literal["routed", "layer2", "localnet", "bridged", "managed"]
 IN_OVN: Final[frozenset[NetworkType]] = frozenset({"routed", "layer2", "localnet"})
@@ -38,7 +39,7 @@ class DhcpRange(Part, frozen=True, kw_only=True):
     """Addresses that the DHCP server of a managed network gives to guests without a reservation."""
 
     start: str = ""
-    """The first of them; of IPv6 none is written, as guests make theirs themselves or get one of the whole subnet."""
+    """The first one; absent for IPv6."""
     end: str = ""
     """The last of them."""
 
@@ -49,25 +50,24 @@ class Subnet(Part, frozen=True, kw_only=True):
     cidr: str
     """Such as ``10.44.0.0/16``, with all host bits zero."""
     host_prefix: Annotated[int, Meta(ge=1, le=128)] | None = None
-    """On a routed network: length of the part that each host gets of it; absent: 24, or 64."""
+    """On a routed network: prefix length of each host's part; absent: 24, or 64."""
     gateway: str = ""
-    """Address that guests send to for what is elsewhere; on a routed network each host's first address is."""
-    excluded: Annotated[tuple[str, ...], at_most(64)] = ()
+    """Gateway of guests; on a routed network the first address of each host."""
+    excluded: Annotated[tuple[str, ...], limit_entries(64)] = ()
     """Addresses, and subnets, that no port is given."""
     dhcp: DhcpRange | None = None
-    """On a managed network: what its DHCP server gives; absent: it serves none of this family."""
+    """On a managed network: the DHCP range; absent: no DHCP for this family."""
 
 
 class NetworkDhcp(Part, frozen=True, kw_only=True):
     """What OVN answers guests that ask for their address."""
 
     enabled: bool | None = None
-    """Whether OVN answers; absent: on routed and layer2 networks whose addresses are managed."""
+    """Whether OVN answers; absent: on routed and layer2 networks with managed addresses."""
     router: Literal["link-local", "subnet"] = "link-local"
-    """On a routed network, the gateway that guests are given: ``169.254.1.1``, which is the same on every host, or the
-    one of the host where the VM was born."""
-    dns_servers: Annotated[tuple[str, ...], at_most(8)] = ()
-    """Addresses of name servers; the last one of each family is given."""
+    """On a routed network, the gateway of guests: ``169.254.1.1``, or that of the host where the VM was born."""
+    dns_servers: Annotated[tuple[str, ...], limit_entries(8)] = ()
+    """Addresses of name servers; guests get the last one of each family."""
 
 
 class DhcpReservation(Part, frozen=True, kw_only=True):
@@ -78,70 +78,68 @@ class DhcpReservation(Part, frozen=True, kw_only=True):
     address: str
     """Address that it is given, of one of the network's subnets."""
     hostname: str = ""
-    """Name that the network's name server answers with this address; empty: as the guest says."""
+    """Name for which the name server answers this address; empty: the guest's own."""
 
 
 class FirewallRule(Part, frozen=True, kw_only=True):
-    """A rule of a managed network for what is routed to or from it."""
+    """A rule of a managed network for traffic that is routed to or from it."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
-    """What people call the rule; no other rule of the network has the same name, in either direction."""
+    """Its name, unique in the network."""
     direction: Literal["in", "out"]
-    """``in``: for what is sent to the network from elsewhere; ``out``: for what leaves it."""
+    """``in``: traffic to the network; ``out``: traffic from it."""
     order: Annotated[int, Meta(ge=0)] = 0
     """Rules of a direction are tried from the smallest on."""
     rule: Annotated[str, Meta(min_length=1, max_length=1000)]
-    """The rule as nftables has it, without chain, such as ``tcp dport 22 accept``."""
+    """A rule of nftables, such as ``tcp dport 22 accept``."""
 
 
 class VirtualNetworkSpec(Part, frozen=True, kw_only=True):
     """What a network is."""
 
     type: NetworkType
-    """``routed``: each host has a subnet of its own, and VMs keep their address when they leave it; ``layer2``: one
-    switch for all hosts; ``localnet``: one switch that leads to a physical network; ``bridged`` and ``managed``: made
-    by the hosts themselves, without OVN."""
-    subnets: Annotated[tuple[Subnet, ...], at_most(8)] = ()
-    """Where its addresses come from; none: addresses are not managed."""
+    """``routed``: each host has its own subnet; ``layer2``: one switch for all hosts; ``localnet``: one switch with a
+    physical network; ``bridged`` and ``managed``: made by the hosts, without OVN."""
+    subnets: Annotated[tuple[Subnet, ...], limit_entries(8)] = ()
+    """Its subnets; none: addresses are not managed."""
     addressing: Literal["managed", "none"] = "managed"
-    """``none``: somebody else gives addresses, such as a DHCP server of the physical network; ports have a MAC only."""
+    """``none``: another system gives addresses; ports have only a MAC."""
     mtu: Annotated[int, Meta(ge=0, le=65535)] = 0
     """That guests are given; 0: none."""
     port_security: bool = True
-    """Whether a port takes only frames with its own MAC and addresses; false for nested virtualisation and VRRP."""
+    """Whether ports take only frames with their own MAC and addresses."""
     dhcp: NetworkDhcp = NetworkDhcp()
     """What OVN answers guests that ask for their address."""
     physical_network: str = ""
-    """On a localnet network: name of the physical network, as ``ovn-bridge-mappings`` of the hosts have it."""
+    """On a localnet network: name of the physical network in ``ovn-bridge-mappings`` of the hosts."""
     vlan: Annotated[int, Meta(ge=0, le=4094)] = 0
     """On a localnet network: its VLAN there; 0: untagged."""
-    host_labels: Annotated[dict[str, str], at_most(64)] = {}
-    """Labels of the hosts that it reaches; empty: all. VMs with a port on it are placed on no other host."""
+    host_labels: Annotated[dict[str, str], limit_entries(64)] = {}
+    """Labels of the hosts that it reaches; empty: all. VMs on it run only there."""
     vni: Annotated[int, Meta(ge=0, le=16_777_215)] = 0
-    """On a bridged network its VLAN, on a managed one its VXLAN network identifier; no other network of its type has
-    the same. 0: it is of another type."""
+    """VLAN of a bridged network, VXLAN network identifier of a managed one, unique for its type. 0: other types."""
     domain: Annotated[str, Meta(max_length=200)] = ""
     """On a managed network: DNS domain of its guests; empty: ``<name>.local``."""
-    name_servers: Annotated[tuple[str, ...], at_most(8)] = ()
-    """On a managed network: names of the name servers of its domain, as the world sees them."""
-    reservations: Annotated[tuple[DhcpReservation, ...], at_most(4096)] = ()
+    name_servers: Annotated[tuple[str, ...], limit_entries(8)] = ()
+    """On a managed network: public names of the name servers of its domain."""
+    reservations: Annotated[tuple[DhcpReservation, ...], limit_entries(4096)] = ()
     """On a managed network: addresses that are kept for interfaces."""
-    rules: Annotated[tuple[FirewallRule, ...], at_most(1000)] = ()
-    """On a managed network: what its firewall lets pass beside its own services, in order for each direction."""
+    rules: Annotated[tuple[FirewallRule, ...], limit_entries(1000)] = ()
+    """On a managed network: what its firewall accepts, in order for each direction."""
 
 
 class VirtualNetworkStatus(Part, frozen=True, kw_only=True):
     """What the network controller did with a network."""
 
     type: NetworkType | None = None
-    """Its type in OVN; where its spec names another one, until it has no ports. Absent: as its spec says."""
+    """Its type in OVN, which changes only without ports. Absent: as in the spec."""
     host_subnets: dict[str, tuple[str, ...]] = {}
-    """On a routed network: host → the subnets that it was given; they stay its own until the host is removed."""
+    """On a routed network: host → its subnets, until the host is removed."""
     ports: int = 0
     """Ports that are on it."""
     mtu: int = 0
-    """On a bridged or managed network: the MTU that hosts give it; 0: none has made it yet."""
-    conditions: Annotated[tuple[Condition, ...], at_most(16)] = ()
+    """On a bridged or managed network: the MTU that hosts use; 0: none has made it yet."""
+    conditions: Annotated[tuple[Condition, ...], limit_entries(16)] = ()
     """``Programmed``: whether OVN has its switches and routers."""
 
 
@@ -178,8 +176,9 @@ class VirtualNetwork(Resource, frozen=True, kw_only=True, tag="VirtualNetwork"):
 
 
 class DhcpLease(Resource, frozen=True, kw_only=True, tag="DhcpLease"):
-    """``DhcpLease/<network>.<address>``, of IPv6 written out with dashes: an address that the DHCP server of a managed
-    network gave. One document."""
+    """``DhcpLease/<network>.<address>`` (IPv6 written out with dashes): an address that the DHCP server of a managed
+    network gave. One document.
+    """
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="dhcpleases",
@@ -207,15 +206,15 @@ class DhcpLease(Resource, frozen=True, kw_only=True, tag="DhcpLease"):
     hostname: str = ""
     """As the guest calls itself; empty: it does not say."""
     client_id: Annotated[str, Meta(max_length=1000)] = ""
-    """Identifier that the guest sent; empty: none. Of an IPv6 address its DUID."""
+    """Identifier from the guest, for IPv6 its DUID; empty: none."""
     iaid: Annotated[str, Meta(max_length=16)] = ""
-    """Of an IPv6 address the number of the guest's interface (IAID), as dnsmasq tells it; empty: an IPv4 address."""
+    """For IPv6 the number of the guest's interface (IAID)."""
     expires_at: datetime | None = None
     """When it ends unless the guest renews it; absent: never."""
 
 
 class VirtualMachinePortSpec(Part, frozen=True, kw_only=True):
-    """What is wanted of a port."""
+    """The wanted port."""
 
     vm: str
     """Name of the VM."""
@@ -223,15 +222,15 @@ class VirtualMachinePortSpec(Part, frozen=True, kw_only=True):
     """Name of the ``VirtualNetwork`` that it is on."""
     mac: MacText
     """MAC address of the interface, as the VM's definition has it."""
-    addresses: Annotated[tuple[str, ...], at_most(8)] = ()
-    """Its addresses, where users or an import give them; empty: the controller chooses of the network's subnets."""
+    addresses: Annotated[tuple[str, ...], limit_entries(8)] = ()
+    """Its addresses from a user or an import; empty: the controller chooses from the network's subnets."""
     port_mode: PortMode | None = None
-    """``shared``: both hosts of a migration bind one logical port, and the guest's own announcement switches over;
-    ``twin``: each has one of its own. Absent: ``shared`` on layer2 and localnet, ``twin`` on routed networks."""
+    """``shared``: both hosts of a migration bind one logical port; ``twin``: each has its own. Absent: ``shared`` on
+    layer2 and localnet, else ``twin``."""
     port_security: bool | None = None
     """Whether the port takes only frames with its own MAC and addresses; absent: as the network says."""
     max_gap_ms: Annotated[int, Meta(ge=1, le=600_000)] = 500
-    """The longest silence of a live migration that its user accepts: measured gaps above it are reported."""
+    """The longest accepted silence of a live migration."""
 
 
 class PortMove(Part, frozen=True, kw_only=True):
@@ -240,31 +239,30 @@ class PortMove(Part, frozen=True, kw_only=True):
     id: str
     """Id of the migration."""
     prepared: bool = False
-    """Whether the target can take over: its port is bound, its flows are there. Only then the guest is sent."""
+    """Whether the target can take over: its port is bound and its flows exist. The guest is sent only then."""
     reason: str = ""
-    """Why it is not prepared: a code (``resources.reasons.NetworkReason``)."""
+    """Why it is not prepared, as a code (docs/reference/reasons.md#network)."""
     message: str = ""
     """Why it is not prepared, in words for people."""
     target: str = ""
-    """The host that the VM moves to; noted only while the cluster is paused."""
+    """The target host; recorded only while the cluster is paused."""
     incarnation: str = ""
-    """The ``storeIncarnation`` of the cluster when ``target`` was noted: as long as it is the same, a VM that is there
-    without a migration has arrived."""
+    """The cluster's ``storeIncarnation`` when ``target`` was recorded."""
     times_ms: dict[str, float] = {}
-    """Stage of the switch-over → how long it took: ``prepare``, ``decide``, ``commit``, ``northd``, ``flows``; of a
-    shared port ``activation``, until the guest's own announcement switched over."""
+    """Stage of the switch-over → its duration: ``prepare``, ``decide``, ``commit``, ``northd``, ``flows``; for a shared
+    port ``activation``."""
 
 
 class Announcement(Part, frozen=True, kw_only=True):
-    """Frames that a host sends to interfaces of its guests, so that caches are right after a switch-over."""
+    """Frames that a host sends to its guests so that their caches are right after a switch-over."""
 
     id: str
     """Of the switch-over; each is sent once."""
     hypervisor: str
     """The host that sends."""
     interface: str
-    """Id of the interface whose guest is told."""
-    frames: Annotated[tuple[str, ...], at_most(512)] = ()
+    """Id of the interface that gets them."""
+    frames: Annotated[tuple[str, ...], limit_entries(512)] = ()
     """Ethernet frames in hexadecimal digits."""
 
 
@@ -272,34 +270,32 @@ class VirtualMachinePortStatus(Part, frozen=True, kw_only=True):
     """What the network controller did with a port."""
 
     network: str = ""
-    """The network that it is on, and that its addresses are of; where its spec names another one, until its VM is
-    stopped. Empty: as its spec says."""
-    addresses: Annotated[tuple[str, ...], at_most(8)] = ()
+    """Its present network, until its VM is stopped. Empty: as in the spec."""
+    addresses: Annotated[tuple[str, ...], limit_entries(8)] = ()
     """Its addresses with the length of their subnet."""
-    gateways: Annotated[tuple[str, ...], at_most(8)] = ()
-    """Gateways of the host where the VM was born; they stay the same wherever it goes."""
+    gateways: Annotated[tuple[str, ...], limit_entries(8)] = ()
+    """Gateways of the host where the VM was born; they stay the same."""
     port_mode: PortMode | None = None
-    """The mode in which it was made; where its spec names another one, until its VM is stopped. Absent: as its spec
-    says."""
-    interfaces: Annotated[dict[str, str], at_most(64)] = {}
-    """Host → id of the interface there, which is the name of its logical port."""
+    """Its present mode, until its VM is stopped. Absent: as in the spec."""
+    interfaces: Annotated[dict[str, str], limit_entries(64)] = {}
+    """Host → id of the interface there: the name of its logical port."""
     active_on: str = ""
-    """The host whose interface receives what is sent to the VM."""
+    """The host that receives traffic for the VM."""
     migration: PortMove | None = None
     """The last migration that the network prepared."""
-    announcements: Annotated[tuple[Announcement, ...], at_most(64)] = ()
+    announcements: Annotated[tuple[Announcement, ...], limit_entries(64)] = ()
     """What hosts are to send for the last switch-over."""
     gap_ms: float | None = None
-    """Silence of the last live migration, as far as the network caused it; absent: none was measured."""
+    """Silence of the last live migration caused by the network; absent: not measured."""
     switched_at: datetime | None = None
     """When the last switch-over was committed."""
-    conditions: Annotated[tuple[Condition, ...], at_most(16)] = ()
-    """``Programmed``: whether OVN has its rows; ``Bound``: whether its host has bound it; ``AddressesReserved``:
-    whether its network, mode and addresses are as its spec says, and such as a port may have."""
+    conditions: Annotated[tuple[Condition, ...], limit_entries(16)] = ()
+    """``Programmed``: OVN has its rows; ``Bound``: its host has bound it; ``AddressesReserved``: they are as in the
+    spec."""
 
 
 class VirtualMachinePort(Resource, frozen=True, kw_only=True, tag="VirtualMachinePort"):
-    """One interface of a VM on a network, named ``<vm>.<number of the interface>``, from 0 on."""
+    """An interface of a VM on a network, named ``<vm>.<number of the interface>``, from 0."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="virtualmachineports",
@@ -357,7 +353,7 @@ def bridges_in(definition: str) -> tuple[str, ...]:
 
 
 def is_made_by_hosts(network: VirtualNetwork) -> bool:
-    """True for a bridged or managed network with a VNI; bridged ones without are made by whoever runs the hosts."""
+    """True for a bridged or managed network with a VNI; the operator of the hosts makes bridged ones without."""
     return network.spec.type in MADE_BY_HOSTS and network.spec.vni > 0
 
 

@@ -28,19 +28,19 @@ class Parameter(Part, frozen=True, kw_only=True):
     """The value, if it is a map of numbers."""
 
 
-class Step(Part, frozen=True, kw_only=True):
+class StepSpec(Part, frozen=True, kw_only=True):
     """One filter, weigher or detector of a pipeline."""
 
     name: str
     """Which filter, weigher or detector it is (docs/reference/placement.md)."""
     params: tuple[Parameter, ...] = ()
-    """Parameters of the step; one that is left out has the step's own default."""
+    """Parameters of the step; absent ones have the step's default."""
     description: str = ""
     """What people say of the step."""
     multiplier: float = 1.0
     """Weighers only: 0 has no effect, a negative one inverts."""
     on_error: Literal["skip", "reject"] | None = None
-    """What a failing step does: let everybody pass, or nobody. Absent: the step's own default."""
+    """What a failing step does: accept all hosts, or none. Absent: the step's default."""
 
 
 class PipelineSpec(Part, frozen=True, kw_only=True):
@@ -53,12 +53,12 @@ class PipelineSpec(Part, frozen=True, kw_only=True):
     ignore_preselection: bool = False
     """Replace the request's hosts by all known ones."""
     type: Literal["filter-weigher", "detector"] = "filter-weigher"
-    """``filter-weigher``: it ranks hosts; ``detector``: it finds VMs that should leave their host."""
-    filters: tuple[Step, ...] = ()
+    """``filter-weigher``: ranks hosts; ``detector``: finds VMs that should leave their host."""
+    filters: tuple[StepSpec, ...] = ()
     """Filters that drop hosts, in this order."""
-    weighers: tuple[Step, ...] = ()
+    weighers: tuple[StepSpec, ...] = ()
     """Weighers that rank the hosts which are left."""
-    detectors: tuple[Step, ...] = ()
+    detectors: tuple[StepSpec, ...] = ()
     """Detectors, of a pipeline of that type alone."""
     create_history: bool | None = msgspec.field(default=None)
     """Accepted for older manifests; has no effect."""
@@ -68,7 +68,7 @@ class PipelineStatus(Part, frozen=True, kw_only=True):
     """Whether the pipeline can be used."""
 
     conditions: tuple[Condition, ...] = ()
-    """``Ready``, ``AllStepsReady`` and ``AllStepsIndexed``: whether it, and each of its steps, can be used."""
+    """``Ready``, ``AllStepsReady`` and ``AllStepsIndexed``: whether it and each step can be used."""
 
 
 class Pipeline(Resource, frozen=True, kw_only=True, tag="Pipeline"):

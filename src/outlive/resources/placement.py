@@ -25,7 +25,7 @@ class PlacementDecision(Part, frozen=True, kw_only=True):
     successful: bool = False
     """Whether there was a host."""
     target_host: str = ""
-    """The best host; empty: there was none. Kept of the last answer."""
+    """The best host; empty: none. Only in the last answer."""
     ordered_hosts: tuple[str, ...] = ()
     """The best three hosts, the best one first."""
     explanation: str = ""
@@ -90,7 +90,7 @@ class KnowledgeSpec(Part, frozen=True, kw_only=True):
     """What the records are about."""
 
     scheduling_domain: str = "nova"
-    """The scheduler that works with the records; Outlive does with those of ``nova``."""
+    """The scheduler that uses the records; Outlive uses those of ``nova``."""
     description: str = ""
     """What people say of the records."""
 
@@ -99,7 +99,7 @@ class KnowledgeRaw(Part, frozen=True, kw_only=True):
     """The records themselves."""
 
     features: tuple[dict[str, Any], ...] = ()
-    """Empty where the records are objects of their own, as flavor groups are."""
+    """The records; empty if they are objects of their own, as flavor groups are."""
 
 
 class KnowledgeStatus(Part, frozen=True, kw_only=True):
@@ -109,17 +109,17 @@ class KnowledgeStatus(Part, frozen=True, kw_only=True):
     raw_length: int = 0
     """How many records there are."""
     digest: str = ""
-    """Of the records: another one, if and only if they are others."""
+    """Digest of the records; it changes with them."""
     last_content_change: datetime | None = None
-    """When the records last became others; it never goes back, whatever clocks do."""
+    """When the records last changed; it never goes back."""
     last_extracted: datetime | None = None
-    """When somebody last looked."""
+    """When the records were last extracted."""
     conditions: tuple[Condition, ...] = ()
     """Only ``Ready``: whether the records can be used."""
 
 
 class Knowledge(Resource, frozen=True, kw_only=True, tag="Knowledge"):
-    """A list of records that placement works with and that somebody extracts: flavor groups, load, contention."""
+    """Records that placement uses and another program extracts: flavor groups, load, contention."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="knowledges",
@@ -155,14 +155,14 @@ class DeschedulingSpec(Part, frozen=True, kw_only=True):
     prev_host_type: str
     """``hypervisor`` for one of ours, ``novaComputeHostName``."""
     reason: str = ""
-    """Why it should leave: what each detector says."""
+    """Why it should leave: the reason of each detector."""
 
 
 class DeschedulingStatus(Part, frozen=True, kw_only=True):
-    """What has become of it."""
+    """The state of the move."""
 
     new_host: str = ""
-    """The host that it runs on now; empty: it has not left."""
+    """Its present host; empty: it has not left."""
     new_host_type: str = ""
     """What kind of host that is, as ``prevHostType``."""
     conditions: tuple[Condition, ...] = ()
@@ -170,7 +170,7 @@ class DeschedulingStatus(Part, frozen=True, kw_only=True):
 
 
 class Descheduling(Resource, frozen=True, kw_only=True, tag="Descheduling"):
-    """A VM that should leave its host. It is named after the VM, and stays for a day: so long the VM is left alone."""
+    """A VM that should leave its host, named after the VM. Deleted after a day, in which the VM is left alone."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="deschedulings",

@@ -1,6 +1,6 @@
 """What is asked for a VM beyond its size: groups, preferred hosts, and what happens when its host dies.
 
-The policies that operators know (docs/operating/policies.md); who may set them says the kind that has them.
+The policies that operators know (docs/how-to/policies.md); who may set them says the kind that has them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ POLICIES: Final[dict[str, AffinityPolicy]] = {policy: policy for policy in get_a
 
 
 class AffinityRule(Part, frozen=True, kw_only=True):
-    """One group that a VM is in. VMs that name the same group with the same policy are its members."""
+    """A group that a VM is in. VMs that name the same group with the same policy are its members."""
 
     group: str
     """Name of the group that the VM is in."""
     policy: AffinityPolicy
-    """Whether members share hosts or avoid each other; a soft policy is a preference."""
+    """Whether members share hosts or avoid each other."""
 
 
 def with_rule(rules: tuple[AffinityRule, ...], group: str, policy: AffinityPolicy | None) -> tuple[AffinityRule, ...]:
@@ -51,10 +51,10 @@ def every_rule(
 
 
 class PreferredHosts(Part, frozen=True, kw_only=True):
-    """Where a VM is to run rather than elsewhere."""
+    """Hosts that a VM prefers."""
 
     weights: dict[str, int] = {}
-    """Host → weight, 1 to 1000; the heaviest is the best, a host that is not named weighs nothing."""
+    """Host → weight, 1 to 1000, the heaviest is the best; others weigh 0."""
     strict: bool = False
     """Whether it may run nowhere else."""
 
@@ -63,39 +63,37 @@ Failback = Literal["", "never", "planned", "auto"]
 
 
 StorageLost = Literal["report", "restart", "fence"]
-"""What is done about a VM whose disks do not serve it any more (docs/operating/degrading.md#storage)."""
+"""What is done about a VM whose disks do not serve it any more (docs/how-to/degrading.md#storage)."""
 
 
 class RecoveryLimits(Part, frozen=True, kw_only=True):
-    """How often a VM that does not start is tried, and what else decides whether it is; absent or empty: as the cluster
-    says, and else ``DEFAULT_LIMITS``."""
+    """How often a VM is tried; absent: as the cluster says, else 1 restart, 3 relocations, 600 s."""
 
     max_restarts: Annotated[int, Meta(ge=0, le=100)] | None = None
-    """How often its host tries again to start it, before it goes to its slots."""
+    """How often its host tries again to start it before it goes to its slots."""
     max_relocations: Annotated[int, Meta(ge=0, le=100)] | None = None
-    """Hosts that placement chooses for it once all its slots were tried, before it is held; 0: it starts nowhere else
-    than where it was sent first."""
+    """Hosts that placement tries after all its slots, before it waits; 0: only where it was sent first."""
     reset_s: Annotated[float, Meta(ge=0, le=86_400)] | None = None
-    """After running for so long everything that failed before is forgotten."""
+    """Seconds of running after which earlier failures are forgotten."""
     max_host_failures: Annotated[int, Meta(ge=0, le=100)] | None = None
-    """After so many hosts that died within ``startWindowS`` of its start there it waits for a person; 0: never."""
+    """Hosts that may die within ``startWindowS`` of its start before it waits; 0: no limit."""
     start_window_s: Annotated[float, Meta(ge=0, le=86_400)] | None = None
-    """How soon after it was started there a host must have died for that to count against it."""
+    """How soon after its start a host must die to count."""
     storage_lost: Literal["", StorageLost] = ""
-    """What is done where its disks do not serve it any more. ``report``: a fault says so; ``restart``: its host ends
-    it, and it starts elsewhere; ``fence``: the same, and a host that cannot end it is fenced."""
+    """If its disks do not serve it, ``report``: only a fault; ``restart``: it starts elsewhere; ``fence``: the same,
+    and a host that cannot end it is fenced."""
     storage_resume: Literal["", "auto", "never"] = ""
-    """Whether it runs on by itself once its disks serve it again, where an error of a disk had paused it."""
+    """Whether it resumes after a disk error once its disks serve it again."""
 
 
 class RecoveryPolicy(RecoveryLimits, frozen=True, kw_only=True):
-    """What happens to a VM whose host died, or does not start it."""
+    """What happens to a VM whose host died or does not start it."""
 
     mode: Literal["", "restart", "hold", "ignore"] = ""
-    """``restart``, also where empty: it starts elsewhere. ``hold``: it stays down until somebody asks for its start,
-    and keeps its slots. ``ignore``: it has no slots, and nothing is done about it."""
+    """``restart`` or empty: it starts elsewhere. ``hold``: it stays down until a user asks for its start, and keeps its
+    slots. ``ignore``: it has no slots and is not recovered."""
     reason: Annotated[str, Meta(max_length=500)] = ""
-    """Why, in the words of whoever has set it; shown by ``outlive why`` and in the VM's coverage."""
+    """The author's reason; shown by ``outlive why`` and in the VM's coverage."""
 
 
 class Limits(NamedTuple):
@@ -116,17 +114,19 @@ DEFAULT_LIMITS: Final = Limits(max_restarts=1, max_relocations=3, reset_s=600.0)
 def limits_of(policy: RecoveryLimits, cluster: RecoveryLimits) -> Limits:
     """Each as the VM says, else as the cluster says, else by default."""
 
-    def first(own: float | None, of_cluster: float | None, otherwise: float) -> float:
+    def choose_first(own: float | None, of_cluster: float | None, otherwise: float) -> float:
         return own if own is not None else of_cluster if of_cluster is not None else otherwise
 
     return Limits(
-        max_restarts=int(first(policy.max_restarts, cluster.max_restarts, DEFAULT_LIMITS.max_restarts)),
-        max_relocations=int(first(policy.max_relocations, cluster.max_relocations, DEFAULT_LIMITS.max_relocations)),
-        reset_s=first(policy.reset_s, cluster.reset_s, DEFAULT_LIMITS.reset_s),
-        max_host_failures=int(
-            first(policy.max_host_failures, cluster.max_host_failures, DEFAULT_LIMITS.max_host_failures)
+        max_restarts=int(choose_first(policy.max_restarts, cluster.max_restarts, DEFAULT_LIMITS.max_restarts)),
+        max_relocations=int(
+            choose_first(policy.max_relocations, cluster.max_relocations, DEFAULT_LIMITS.max_relocations)
         ),
-        start_window_s=first(policy.start_window_s, cluster.start_window_s, DEFAULT_LIMITS.start_window_s),
+        reset_s=choose_first(policy.reset_s, cluster.reset_s, DEFAULT_LIMITS.reset_s),
+        max_host_failures=int(
+            choose_first(policy.max_host_failures, cluster.max_host_failures, DEFAULT_LIMITS.max_host_failures)
+        ),
+        start_window_s=choose_first(policy.start_window_s, cluster.start_window_s, DEFAULT_LIMITS.start_window_s),
         storage_lost=policy.storage_lost or cluster.storage_lost or DEFAULT_LIMITS.storage_lost,
         storage_resume=policy.storage_resume or cluster.storage_resume or DEFAULT_LIMITS.storage_resume,
     )

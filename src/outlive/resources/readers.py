@@ -2,8 +2,8 @@
 
 ``READERS`` is the table. An administrator is shown everything. The server asks it for every answer, and the simulation
 for every read of a daemon, so that what a daemon needs and what its token shows are the same
-(docs/concepts/security.md#who-reads-what). What a role is not shown of an object stays as it is when that role writes
-the object back (``restored``).
+(docs/reference/permissions.md#who-reads-what). What a role is not shown of an object stays as it is when that role
+writes the object back (``restore_hidden``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
-from outlive.base.errors import BadInput, Forbidden
+from outlive.base import BadInput, Forbidden
 from outlive.resources import (
     HOST_LABEL,
     Cluster,
@@ -56,7 +56,7 @@ from outlive.resources import (
     VirtualNetwork,
 )
 from outlive.resources.codec import encode_canonical
-from outlive.resources.definitions import attached_bridges, tree
+from outlive.resources.definitions import attached_bridges, parse_xml
 from outlive.resources.networks import bridges_in, is_interface_id, vm_and_index
 from outlive.resources.vms import USER_DATA
 
@@ -90,7 +90,7 @@ class Reads(msgspec.Struct, frozen=True, kw_only=True):
         """Whether every object is shown whole."""
         return self.view is None and not self.own
 
-    def part(self, obj: Resource, verb: Verb, *, own: bool) -> Resource | None:
+    def select_part(self, obj: Resource, verb: Verb, *, own: bool) -> Resource | None:
         """What is shown of the object, which belongs to the reader or not; ``None``: nothing."""
         if own or not self.own:
             return self.view(obj) if self.view is not None else obj
@@ -157,22 +157,17 @@ def part_for_coordinators(vm: VirtualMachine) -> VirtualMachine:
     definition = shown.spec.definition
     if bridges and definition:
         with contextlib.suppress(BadInput):
-            definition = definition.removesuffix("</domain>") + _interfaces(vm.spec.definition) + "</domain>"
+            each = "".join(
+                f'<interface type="bridge"><mac address={quoteattr(mac)}/><source bridge={quoteattr(on)}/></interface>'
+                for mac, on in attached_bridges(vm.spec.definition)
+                if on in bridges
+            )
+            definition = f"{definition.removesuffix('</domain>')}<devices>{each}</devices></domain>"
     return _replace(
         shown,
         metadata=_replace(shown.metadata, annotations=kept),
         spec=_replace(shown.spec, definition=definition, flavor=vm.spec.flavor),
     )
-
-
-def _interfaces(definition: str) -> str:
-    """The interfaces of a definition that are on bridges which hosts make, and no more of them than that."""
-    own = [(mac, bridge) for mac, bridge in attached_bridges(definition) if bridge in bridges_in(definition)]
-    each = "".join(
-        f'<interface type="bridge"><mac address={quoteattr(mac)}/><source bridge={quoteattr(bridge)}/></interface>'
-        for mac, bridge in own
-    )
-    return f"<devices>{each}</devices>"
 
 
 def _uuid_element(definition: str) -> str:
@@ -181,7 +176,7 @@ def _uuid_element(definition: str) -> str:
     if len(found) == 1 and "<!" not in definition:
         return str(found[0])
     try:
-        element = tree(definition).find("uuid") if found else None
+        element = parse_xml(definition).find("uuid") if found else None
     except BadInput:
         return ""
     return f"<uuid>{escape(element.text)}</uuid>" if element is not None and element.text else ""
@@ -276,7 +271,7 @@ _VMS_OF_COORDINATOR: Final = _replace(
 _NO_PASSWORDS: Final = Reads(text="all, without passwords in definitions", view=without_passwords, mark=b"passwd")
 _NO_OWNERS: Final = Reads(text="all, without project, user and commitment", view=_without_owner)
 _NO_CONTROLLERS: Final = Reads(
-    text="its own; others without their power controllers, and not in a watch",
+    text="its own; others without their BMCs, and not in a watch",
     own=True,
     rest=_without_controller,
     rest_verbs=("get", "list"),
@@ -291,7 +286,7 @@ _COORDINATORS: Final[_Row] = {**_OUTSIDE, "coordinator": EVERYTHING}
 _HOSTS_TOO: Final[_Row] = {**_COORDINATORS, "host": EVERYTHING}
 
 
-def _hosts(host: Reads, coordinator: Reads | None = None) -> _Row:
+def _host_row(host: Reads, coordinator: Reads | None = None) -> _Row:
     return {**_OUTSIDE, "host": host, "coordinator": coordinator or host}
 
 
@@ -300,18 +295,18 @@ READERS: Final[Mapping[type[Resource], _Row]] = {
     CommitmentChange: _OUTSIDE,
     CommittedResource: _OUTSIDE,
     Console: {"operator": EVERYTHING, "host": _OF_ITS_VMS, "coordinator": _OF_ITS_VMS},
-    Coverage: _hosts(_OF_ITS_VMS),
+    Coverage: _host_row(_OF_ITS_VMS),
     DecisionRecord: _OUTSIDE,
     Descheduling: _OUTSIDE,
     DhcpLease: _COORDINATORS,
     Election: _COORDINATORS,
     Event: _OUTSIDE,
-    Fault: _hosts(_ITS_FAULTS, EVERYTHING),
+    Fault: _host_row(_ITS_FAULTS, EVERYTHING),
     Flavor: _OUTSIDE,
     FlavorGroup: _OUTSIDE,
     FlavorGroupCapacity: _OUTSIDE,
-    HostLog: _hosts(_ITS_OWN),
-    Hypervisor: _hosts(_NO_CONTROLLERS, EVERYTHING),
+    HostLog: _host_row(_ITS_OWN),
+    Hypervisor: _host_row(_NO_CONTROLLERS, EVERYTHING),
     HypervisorUsage: _HOSTS_TOO,
     Knowledge: _OUTSIDE,
     Membership: _HOSTS_TOO,
@@ -319,14 +314,14 @@ READERS: Final[Mapping[type[Resource], _Row]] = {
     Pipeline: _OUTSIDE,
     PlacementHistory: _OUTSIDE,
     ProjectQuota: _OUTSIDE,
-    Reservation: _hosts(_NO_OWNERS),
+    Reservation: _host_row(_NO_OWNERS),
     Secret: {"viewer": _NO_VALUES, "operator": EVERYTHING, "coordinator": _ONE_BY_ONE},
     StorageCluster: _COORDINATORS,
     StorageDaemon: _HOSTS_TOO,
     StoragePool: _COORDINATORS,
     Token: {"viewer": _NO_DIGESTS, "operator": _NO_DIGESTS},
     UsageHistory: _OUTSIDE,
-    VirtualMachinePort: _hosts(_OF_ITS_VMS, EVERYTHING),
+    VirtualMachinePort: _host_row(_OF_ITS_VMS, EVERYTHING),
     VirtualNetwork: _HOSTS_TOO,
     VirtualMachine: {
         "viewer": _NO_PASSWORDS,
@@ -339,7 +334,7 @@ READERS: Final[Mapping[type[Resource], _Row]] = {
 """Kind → role → what it is shown."""
 
 
-def reads(role: str, kind: type[Resource], verb: Verb = "get") -> Reads | None:
+def find_reads(role: str, kind: type[Resource], verb: Verb = "get") -> Reads | None:
     """What the role is shown of the kind in answer to the verb; ``None``: nothing."""
     if role == "admin":
         return EVERYTHING
@@ -350,7 +345,7 @@ def reads(role: str, kind: type[Resource], verb: Verb = "get") -> Reads | None:
 # Writing back
 
 
-def restored(current: Resource, seen: Resource, wanted: Resource, *, status: bool = False) -> Resource:
+def restore_hidden(current: Resource, seen: Resource, wanted: Resource, *, status: bool = False) -> Resource:
     """What a writer wants who was shown ``seen`` of ``current``: what it left as it was shown stays as it is.
 
     ``status``: only that half is written. ``Forbidden`` where it changes a text of which it was shown only a part.
@@ -358,21 +353,21 @@ def restored(current: Resource, seen: Resource, wanted: Resource, *, status: boo
     names = [field.name for field in msgspec.structs.fields(type(current))]
     if current.has_status():
         names = ["status"] if status else [name for name in names if name != "status"]
-    merged: Resource = _restored_fields(current, seen, wanted, {name: name for name in names})
+    merged: Resource = _restore_fields(current, seen, wanted, {name: name for name in names})
     return merged
 
 
-def _restored_fields(current: Any, seen: Any, wanted: Any, paths: Mapping[str, str]) -> Any:
+def _restore_fields(current: Any, seen: Any, wanted: Any, paths: Mapping[str, str]) -> Any:
     return _replace(
         wanted,
         **{
-            name: _restored(getattr(current, name), getattr(seen, name), getattr(wanted, name), path)
+            name: _restore_value(getattr(current, name), getattr(seen, name), getattr(wanted, name), path)
             for name, path in paths.items()
         },
     )
 
 
-def _hashable(entry: Any) -> Any:
+def _make_hashable(entry: Any) -> Any:
     """The entry of a list, or the JSON of one that has a map in it."""
     try:
         hash(entry)
@@ -381,7 +376,7 @@ def _hashable(entry: Any) -> Any:
     return entry
 
 
-def _restored(current: Any, seen: Any, wanted: Any, path: str) -> Any:
+def _restore_value(current: Any, seen: Any, wanted: Any, path: str) -> Any:
     """The value to write."""
     if current is seen or current == seen:
         return wanted
@@ -389,13 +384,15 @@ def _restored(current: Any, seen: Any, wanted: Any, path: str) -> Any:
         return current
     if isinstance(seen, msgspec.Struct) and type(current) is type(seen) is type(wanted):
         fields = msgspec.structs.fields(type(seen))
-        return _restored_fields(current, seen, wanted, {one.name: f"{path}.{one.encode_name}" for one in fields})
+        return _restore_fields(current, seen, wanted, {one.name: f"{path}.{one.encode_name}" for one in fields})
     if isinstance(seen, dict) and isinstance(current, dict) and isinstance(wanted, dict):
         hidden = {key: value for key, value in current.items() if key not in seen}
         return hidden | {key: current[key] if seen.get(key) == value else value for key, value in wanted.items()}
     if isinstance(seen, tuple) and isinstance(current, tuple) and isinstance(wanted, tuple):
-        places = {_hashable(one): number for number, one in reversed(list(enumerate(seen)))}
-        return tuple([current[number] if (number := places.get(_hashable(one), -1)) >= 0 else one for one in wanted])
+        places = {_make_hashable(one): number for number, one in reversed(list(enumerate(seen)))}
+        return tuple(
+            [current[number] if (number := places.get(_make_hashable(one), -1)) >= 0 else one for one in wanted]
+        )
     if isinstance(seen, str) and seen:
         raise Forbidden(
             f"{path} holds what this token is not shown, and would lose it",

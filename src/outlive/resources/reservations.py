@@ -68,42 +68,42 @@ class InFlightSpec(Part, frozen=True, kw_only=True):
     intent: str = ""
     """What the caller is up to, such as ``create`` (docs/reference/placement.md#intents)."""
     resource_group: str = ""
-    """Flavor group of the VM, where its flavor has one: quota counts it there until a host reports it."""
+    """Flavor group of the VM, if any: quota counts it there until a host reports it."""
     instances: int = 1
-    """VMs that one call asked for together; ``resources`` are those of all."""
+    """VMs of one call; ``resources`` are those of all."""
 
 
 class ReservationSpec(Part, frozen=True, kw_only=True):
-    """What is held, and where it is wanted."""
+    """What is reserved, and where."""
 
     type: ReservationType
-    """What the capacity is held for: failover, a commitment, or VMs on their way."""
+    """Purpose of the reservation: failover, a commitment, or VMs in flight."""
     scheduling_domain: str = "nova"
     """The scheduler that made it; Outlive acts on those of ``nova``."""
     availability_zone: str = ""
     """The zone that the capacity is to be in; empty: any."""
     resources: Size = Amounts()
-    """What is held; in flight, for all instances together."""
+    """What is reserved; in flight, for all instances together."""
     start_time: datetime | None = None
     """From when on it is meant; absent: at once."""
     end_time: datetime | None = None
     """When it ends; absent: it does not."""
     target_host: str = ""
-    """The host that it is wanted on; empty: on none, and then a slot of a commitment holds nothing."""
+    """The wanted host; empty: none, and then a commitment slot reserves nothing."""
     failover_reservation: FailoverSpec | None = None
     committed_resource_reservation: CommittedSpec | None = None
     in_flight_reservation: InFlightSpec | None = None
 
 
 class FailoverStatus(Part, frozen=True, kw_only=True):
-    """Membership of a slot: VM → the host it ran on when it was added."""
+    """Members of a slot: VM → the host it ran on when it was added."""
 
     allocations: dict[str, str] = {}
     """VM → the host it ran on when it was added."""
     last_changed: datetime | None = None
     """When the members changed last."""
     acknowledged_at: datetime | None = None
-    """When the members were found valid after ``lastChanged``; absent or earlier: they still have to be."""
+    """When the members were found valid after ``lastChanged``; absent or earlier: not yet."""
 
 
 class CommittedStatus(Part, frozen=True, kw_only=True):
@@ -116,7 +116,7 @@ class CommittedStatus(Part, frozen=True, kw_only=True):
 
 
 class Consumer(Part, frozen=True, kw_only=True):
-    """The VM that recovery lets into the slot, and the fence that allowed it."""
+    """The VM that recovery starts in the slot, and the fence that allowed it."""
 
     vm: str
     """Name of the VM."""
@@ -125,19 +125,19 @@ class Consumer(Part, frozen=True, kw_only=True):
 
 
 class ReservationStatus(Part, frozen=True, kw_only=True):
-    """Where the reservation is and who has it."""
+    """Where the reservation is and its users."""
 
     host: str = ""
-    """The host that it holds capacity on; empty: on none yet."""
+    """The host with the reserved capacity; empty: none yet."""
     conditions: tuple[Condition, ...] = ()
-    """Only ``Ready``: whether the capacity is held, and why not."""
+    """Only ``Ready``: whether the capacity is reserved, and why not."""
     failover_reservation: FailoverStatus | None = None
     committed_resource_reservation: CommittedStatus | None = None
     consumer: Consumer | None = None
 
 
 class Reservation(Resource, frozen=True, kw_only=True, tag="Reservation"):
-    """Capacity held on one host."""
+    """Capacity reserved on one host."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="reservations",

@@ -33,12 +33,12 @@ ROOT_FIELDS: Final[dict[str, Schema]] = {
 """Of each object, before those of its kind. An API server refuses definitions that say more of metadata."""
 
 
-def crds() -> list[Schema]:
+def build_crds() -> list[Schema]:
     """The manifests of all kinds, in name order."""
-    return [crd(KINDS[name]) for name in sorted(KINDS)]
+    return [build_crd(KINDS[name]) for name in sorted(KINDS)]
 
 
-def crd(kind: type[Resource]) -> Schema:
+def build_crd(kind: type[Resource]) -> Schema:
     """The ``CustomResourceDefinition`` of one kind."""
     info = kind.info
     version: Schema = {
@@ -54,7 +54,7 @@ def crd(kind: type[Resource]) -> Schema:
         "kind": kind.kind(),
         "listKind": f"{kind.kind()}List",
         "plural": info.plural,
-        "singular": kind.singular(),
+        "singular": kind.singular_name(),
     }
     if info.short_names:
         names["shortNames"] = list(info.short_names)
@@ -73,7 +73,7 @@ def crd(kind: type[Resource]) -> Schema:
 
 def kind_schema(kind: type[Resource]) -> Schema:
     """The structural schema of a whole object; Kubernetes itself knows what metadata is."""
-    body = _struct(kind)
+    body = struct_schema(kind)
     properties = ROOT_FIELDS | {name: part for name, part in body["properties"].items() if name not in ROOT_FIELDS}
     schema = {"type": "object", "description": body["description"], "properties": properties}
     required = [name for name in body.get("required", ()) if name not in ROOT_FIELDS]
@@ -120,7 +120,7 @@ def column_type(schema: Schema, path: str) -> str:
 def openapi_schemas() -> dict[str, Schema]:
     """Schemas by name for an OpenAPI document: each kind and its list, as Kubernetes names them."""
     prefix = ".".join([*reversed(GROUP.split(".")), VERSION])
-    meta = _struct(ObjectMeta)
+    meta = struct_schema(ObjectMeta)
     schemas: dict[str, Schema] = {}
     for name, kind in sorted(KINDS.items()):
         schema = kind_schema(kind)
@@ -149,33 +149,36 @@ def openapi_schemas() -> dict[str, Schema]:
     return schemas
 
 
-def _struct(struct: type[msgspec.Struct]) -> Schema:
+def struct_schema(struct: type[msgspec.Struct]) -> Schema:
     """The schema of one struct, its docstring as the description, also of fields that have none of their own."""
     info = types.type_info(struct)
     assert isinstance(info, types.StructType)
     docs = field_docs(struct)
     properties: Schema = {}
     for field in info.fields:
-        schema = _schema(field.type)
+        schema = _type_schema(field.type)
         if docs.get(field.name):
             schema["description"] = docs[field.name]
         properties[field.encode_name] = schema
-    result: Schema = {"type": "object", "description": summary(struct), "properties": properties}
+    result: Schema = {"type": "object", "description": summarize(struct), "properties": properties}
     required = [field.encode_name for field in info.fields if field.required]
     return result | ({"required": required} if required else {})
 
 
-def _schema(info: types.Type) -> Schema:
+def _type_schema(info: types.Type) -> Schema:
     """The schema of one type; ``TypeError`` for a type that no kind has had so far."""
-    bounds = _bounds_of(info)
+    # the range or pattern that the declaration of a field names for the schema alone; decoding does not check it
+    declared = (info.extra_json_schema or {}) if isinstance(info, types.Metadata) else {}
+    bounds = {word: declared[word] for word in ("minimum", "maximum", "pattern") if word in declared}
     info, most = limit_of(info)
     match info:
         case types.StructType():
-            return _struct(info.cls)
+            return struct_schema(info.cls)
         case types.UnionType():
-            return _union(info)
+            return _union_schema(info)
         case types.StrType():
-            return {"type": "string"} | _text_bounds(info) | bounds
+            given = {"minLength": info.min_length, "maxLength": info.max_length, "pattern": info.pattern}
+            return {"type": "string"} | {word: one for word, one in given.items() if one is not None} | bounds
         case types.BoolType():
             return {"type": "boolean"}
         case types.IntType():
@@ -190,23 +193,23 @@ def _schema(info: types.Type) -> Schema:
             return {"type": "string", "enum": sorted(one.value for one in info.cls)}
         case types.VarTupleType() | types.ListType():
             least = {"minItems": info.min_length} if info.min_length else {}
-            return {"type": "array", "items": _schema(info.item_type), "maxItems": most} | least
+            return {"type": "array", "items": _type_schema(info.item_type), "maxItems": most} | least
         case types.DictType() if isinstance(info.value_type, types.AnyType):
             return {"type": "object", "x-kubernetes-preserve-unknown-fields": True, "maxProperties": most}
         case types.DictType():
-            return {"type": "object", "additionalProperties": _schema(info.value_type), "maxProperties": most}
+            return {"type": "object", "additionalProperties": _type_schema(info.value_type), "maxProperties": most}
         case types.CustomType() if info.cls is Amounts:
             return {"type": "object", "additionalProperties": quantity_schema(bounds)}
         case _:
             raise TypeError(f"{info} has no schema yet")
 
 
-def _union(info: types.UnionType) -> Schema:
+def _union_schema(info: types.UnionType) -> Schema:
     """Only "this or absent": ``null`` is taken as absent."""
     members = [member for member in info.types if not isinstance(member, types.NoneType)]
     if len(members) != 1 or len(members) == len(info.types):
         raise TypeError(f"{info} has no structural schema")
-    return _schema(members[0]) | {"nullable": True}
+    return _type_schema(members[0]) | {"nullable": True}
 
 
 def _number_bounds(info: types.IntType | types.FloatType) -> Schema:
@@ -220,20 +223,6 @@ def _number_bounds(info: types.IntType | types.FloatType) -> Schema:
     return bounds
 
 
-def _text_bounds(info: types.StrType) -> Schema:
-    """What decoding checks of a text."""
-    given = {"minLength": info.min_length, "maxLength": info.max_length, "pattern": info.pattern}
-    return {word: value for word, value in given.items() if value is not None}
-
-
-def _bounds_of(info: types.Type) -> Schema:
-    """The range or pattern that the declaration of a field names for the schema alone; decoding does not check it."""
-    if not isinstance(info, types.Metadata):
-        return {}
-    declared = info.extra_json_schema or {}
-    return {word: declared[word] for word in ("minimum", "maximum", "pattern") if word in declared}
-
-
 def quantity_schema(bounds: Schema) -> Schema:
     """A quantity, written as a number or as text; a text has no minus sign where ``bounds`` allow none."""
     return {
@@ -243,9 +232,9 @@ def quantity_schema(bounds: Schema) -> Schema:
     } | bounds
 
 
-def summary(struct: type) -> str:
+def summarize(struct: type) -> str:
     """The docstring of a struct as one line of plain text."""
-    return _plain(inspect.getdoc(struct) or "")
+    return _plain_text(inspect.getdoc(struct) or "")
 
 
 @lru_cache(maxsize=256)
@@ -253,27 +242,23 @@ def field_docs(struct: type) -> dict[str, str]:
     """The docstring below each field, by the field's name in Python; bases included."""
     docs: dict[str, str] = {}
     for base in reversed(struct.__mro__):
-        if base.__module__.startswith("outlive."):
-            docs |= _own_field_docs(base)
-    return docs
-
-
-def _own_field_docs(struct: type) -> dict[str, str]:
-    docs: dict[str, str] = {}
-    for field, text in pairwise(_classes(struct.__module__)[struct.__name__].body):
-        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+        if not base.__module__.startswith("outlive."):
             continue
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
-            docs[field.target.id] = _plain(text.value.value)
+        for field, text in pairwise(_parse_classes(base.__module__)[base.__name__].body):
+            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+                continue
+            value = text.value if isinstance(text, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                docs[field.target.id] = _plain_text(value.value)
     return docs
 
 
 @lru_cache(maxsize=64)
-def _classes(module: str) -> dict[str, ast.ClassDef]:
+def _parse_classes(module: str) -> dict[str, ast.ClassDef]:
     """The classes of a module as they are written; it is parsed once for all of them."""
     body = ast.parse(inspect.getsource(sys.modules[module])).body
     return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
 
 
-def _plain(text: str) -> str:
+def _plain_text(text: str) -> str:
     return " ".join(text.replace("``", "`").split())

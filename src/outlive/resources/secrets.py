@@ -1,4 +1,4 @@
-"""``Secret``: a user name, and a value that only coordinators can read (docs/operating/secrets.md)."""
+"""``Secret``: a user name, and a value that only coordinators can read (docs/how-to/secrets.md)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ class SecretSpec(Part, frozen=True, kw_only=True):
     username: Annotated[str, Meta(max_length=256)] = ""
     """Not secret: who the value is a password of."""
     addresses: Annotated[tuple[Annotated[str, Meta(max_length=256)], ...], Meta(max_length=ADDRESSES_LIMIT)] = ()
-    """The power controllers to which it may be sent (``spec.fencing.address``); none: to any that an administrator
-    gives it to."""
+    """BMCs that may receive it (``spec.fencing.address``); none: any that an administrator gives it to."""
     sealed: Annotated[str, Meta(max_length=SEALED_LENGTH)] = ""
-    """The value, sealed for the cluster's key; a value in clear is no sealed value and is refused."""
+    """The value, sealed for the cluster's key; a value in clear is refused."""
 
     @property
     def key(self) -> str:
@@ -34,7 +33,7 @@ class SecretSpec(Part, frozen=True, kw_only=True):
 
 
 class Secret(Resource, frozen=True, kw_only=True, tag="Secret"):
-    """A credential, such as that of power controllers."""
+    """A credential, such as that of BMCs."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="secrets",

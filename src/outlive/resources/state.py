@@ -14,8 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, Union
 
 import msgspec
 
-from outlive.base.errors import BadInput, Invalid
-from outlive.base.garbage import collector_paused
+from outlive.base import BadInput, Invalid, collector_paused
 from outlive.resources import (
     API_VERSION,
     KINDS,
@@ -84,7 +83,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     version: int = STATE_VERSION
 
 
-class _Head(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class _StateHead(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     api_version: str = API_VERSION
     kind: Literal["State"] = "State"
     version: int = STATE_VERSION
@@ -94,15 +93,15 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     sight: RenewalSight | None = None
 
 
-class _Wire(_Head, frozen=True, kw_only=True):
+class _Wire(_StateHead, frozen=True, kw_only=True):
     objects: tuple[msgspec.Raw, ...] = ()
 
 
-class _Whole(_Head, frozen=True, kw_only=True):
+class _Whole(_StateHead, frozen=True, kw_only=True):
     objects: tuple[_AnyKind, ...] = ()
 
 
-class _WholeFacts(_Head, frozen=True, kw_only=True):
+class _WholeFacts(_StateHead, frozen=True, kw_only=True):
     objects: tuple[any_facts(DUMPED), ...] = ()  # type: ignore[valid-type]
 
 
@@ -110,30 +109,30 @@ def encode_state(state: State) -> bytes:
     """The state file: JSON, one object a line."""
     head = encode(_Wire(version=state.version, leaves_out=_LEFT_OUT, taken_at=state.taken_at, sight=state.sight))
     head = head.removesuffix(b"[]}")
-    body = b",\n".join(encode(item) for item in sorted(state.objects, key=_order))
+    body = b",\n".join(encode(item) for item in sorted(state.objects, key=_sort_key))
     return head + b"[\n" + body + b"\n]}\n" if body else head + b"[]}\n"
 
 
 def decode_state(raw: bytes, place: str = "state file") -> State:
     """The state of a file; ``BadInput`` names the line or the object that is wrong."""
     with collector_paused():
-        whole: _Whole | None = _at_once(raw, _Whole)
+        whole: _Whole | None = _decode_whole(raw, _Whole)
         if whole is None:
             return _decode_part_by_part(raw, place)
         return State(taken_at=whole.taken_at, sight=whole.sight, objects=whole.objects, version=whole.version)
 
 
-def _at_once(raw: bytes, kind: Any) -> Any:
+def _decode_whole(raw: bytes, kind: Any) -> Any:
     """The file as that type; ``None`` where anything is wrong with it."""
     try:
         whole = decode_as(kind, raw)
     except (Invalid, RecursionError):
         return None
     names = {(type(item), item.metadata.name) for item in whole.objects}
-    return whole if _readable(whole) and len(names) == len(whole.objects) else None
+    return whole if _is_readable(whole) and len(names) == len(whole.objects) else None
 
 
-def _readable(wire: _Head) -> bool:
+def _is_readable(wire: _StateHead) -> bool:
     return wire.api_version == API_VERSION and wire.version <= STATE_VERSION
 
 
@@ -148,14 +147,16 @@ def _decode_part_by_part(raw: bytes, place: str) -> State:
         message, line = json_error(error, raw)
         remedy = "the file is broken or cut off: dump it again"
         raise BadInput(f"not JSON: {message}", place=f"{place}:{line}", remedy=remedy) from None
-    if not _readable(wire):
+    if not _is_readable(wire):
         what = f"{wire.api_version} version {wire.version}"
         remedy = f"this Outlive reads {API_VERSION} version {STATE_VERSION}; use the newer Outlive that wrote it"
         raise BadInput(f"a state file of {what}", place=place, remedy=remedy)
-    return State(taken_at=wire.taken_at, sight=wire.sight, objects=_objects(wire.objects, place), version=wire.version)
+    return State(
+        taken_at=wire.taken_at, sight=wire.sight, objects=_decode_objects(wire.objects, place), version=wire.version
+    )
 
 
-def _objects(raws: tuple[msgspec.Raw, ...], place: str) -> tuple[Resource, ...]:
+def _decode_objects(raws: tuple[msgspec.Raw, ...], place: str) -> tuple[Resource, ...]:
     problems = Problems()
     objects: list[Resource] = []
     seen: set[tuple[str, str]] = set()
@@ -165,7 +166,7 @@ def _objects(raws: tuple[msgspec.Raw, ...], place: str) -> tuple[Resource, ...]:
         except BadInput as error:
             problems.add(f"{place}: objects[{index}]", error.message, "correct or leave out the object")
             continue
-        key = _order(item)
+        key = _sort_key(item)
         if key in seen:
             problems.add(f"{place}: objects[{index}]", f"{key[0]} {item.name!r} is there twice", "keep one of them")
         seen.add(key)
@@ -181,7 +182,7 @@ def read_facts(raw: bytes, place: str = "state file") -> tuple[Facts, ...]:
     ``BadInput`` names the line or the object that is wrong.
     """
     with collector_paused():
-        whole: _WholeFacts | None = _at_once(raw, _WholeFacts)
+        whole: _WholeFacts | None = _decode_whole(raw, _WholeFacts)
         if whole is None:
             return facts_of(decode_state(raw, place).objects, DIGESTED)
         return tuple(item for item in whole.objects if type(item) not in _NOT_DIGESTED_FACTS)
@@ -203,5 +204,5 @@ def state_digest(objects: Iterable[Resource]) -> str:
         return digest_of(facts_of(objects, DIGESTED))
 
 
-def _order(item: Resource) -> tuple[str, str]:
+def _sort_key(item: Resource) -> tuple[str, str]:
     return (item.kind(), item.metadata.name)

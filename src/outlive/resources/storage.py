@@ -1,7 +1,7 @@
 """Storage as its cluster reports it: ``StorageCluster``, its daemons and its pools.
 
 The primary coordinator writes what the storage cluster says, under the term in which it holds that role; each host
-writes on which devices its own daemons keep their data (docs/operating/storage.md#statistics).
+writes on which devices its own daemons keep their data (docs/how-to/storage.md#statistics).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, ClassVar, Final, Literal
 
-from outlive.resources.meta import KindInfo, Part, Quota, Resource, Writers, at_most
+from outlive.resources.meta import KindInfo, Part, Quota, Resource, Writers, limit_entries
 
 CHECKS_LIMIT: Final = 50
 """Health checks that are kept, the worst first."""
@@ -23,26 +23,26 @@ StorageHealth = Literal["ok", "warn", "error", "unknown"]
 
 
 class StorageCheck(Part, frozen=True, kw_only=True):
-    """Something that the storage cluster says is wrong with it."""
+    """A problem that the storage cluster reports."""
 
     code: str
     """As the storage names it, such as ``OSD_DOWN``."""
     severity: StorageHealth
-    """How bad the storage cluster says it is."""
+    """Its severity in the storage cluster."""
     summary: str = ""
-    """What is wrong, in the words of the storage cluster."""
+    """The problem in the words of the storage cluster."""
     muted: bool = False
     """An operator muted it."""
 
 
 class StorageClusterStatus(Part, frozen=True, kw_only=True):
-    """How a storage cluster does, in its own words and in figures."""
+    """The state of a storage cluster, as it reports it."""
 
     id: str = ""
     """Its own id, of Ceph the ``fsid``."""
     health: StorageHealth = "unknown"
     """As the storage cluster judges itself; ``unknown``: it does not say."""
-    checks: Annotated[tuple[StorageCheck, ...], at_most(CHECKS_LIMIT)] = ()
+    checks: Annotated[tuple[StorageCheck, ...], limit_entries(CHECKS_LIMIT)] = ()
     """What lowers its health, the worst first."""
     text: str = ""
     """Its status, as ``ceph status`` prints it."""
@@ -53,7 +53,7 @@ class StorageClusterStatus(Part, frozen=True, kw_only=True):
     used_bytes: int = 0
     """Bytes that are used, with all copies."""
     free_bytes: int = 0
-    """Bytes that are free; each copy of what is written takes some of them."""
+    """Free bytes; each copy of data takes some of them."""
     used_percent: float = 0.0
     """How full it is, in per cent."""
     daemons: int = 0
@@ -64,10 +64,10 @@ class StorageClusterStatus(Part, frozen=True, kw_only=True):
     """Storage daemons that data is placed on."""
     pools: int = 0
     """Pools that it has."""
-    missing: Annotated[tuple[str, ...], at_most(64)] = ()
-    """Questions that were not answered in time, such as ``osd status``: what they would have changed is old."""
+    missing: Annotated[tuple[str, ...], limit_entries(64)] = ()
+    """Queries without an answer in time, such as ``osd status``: their figures are old."""
     sampled_at: datetime | None = None
-    """When it was sampled, at least once a minute; what does not change is not written each time."""
+    """When it was sampled, at least once a minute; unchanged values are not written each time."""
 
 
 class StorageCluster(Resource, frozen=True, kw_only=True, tag="StorageCluster"):
@@ -106,7 +106,7 @@ class StorageActivity(Part, frozen=True, kw_only=True):
     """What a storage daemon does now, rounded by the storage cluster."""
 
     host: str = ""
-    """The machine that it runs on, as that calls itself, without its domain."""
+    """Its machine, by the machine's own name without domain."""
     used_bytes: int = 0
     """Bytes that are used on it."""
     available_bytes: int = 0
@@ -135,7 +135,7 @@ class StorageDaemonStatus(Part, frozen=True, kw_only=True):
     in_: bool = False
     """Whether data is placed on it."""
     primary_affinity: float = 1.0
-    """How readily it serves as the primary of placement groups, 0 to 1."""
+    """Preference as the primary of placement groups, 0 to 1."""
     device_class: str = ""
     """Kind of its device, such as ``ssd``."""
     weight: float = 0.0
@@ -174,12 +174,12 @@ class StorageVolume(Part, frozen=True, kw_only=True):
     """The volume group that it is in."""
     name: str = ""
     """Name of the logical volume."""
-    devices: Annotated[tuple[str, ...], at_most(1000)] = ()
+    devices: Annotated[tuple[str, ...], limit_entries(1000)] = ()
     """Block devices that it lies on."""
 
 
 class StorageDevice(Part, frozen=True, kw_only=True):
-    """Where a storage daemon keeps its data, as its own host says when the host's daemon starts."""
+    """Where a storage daemon keeps its data, as its host reports at the start of the host's daemon."""
 
     host: str = ""
     """Name of the ``Hypervisor``."""
@@ -188,8 +188,8 @@ class StorageDevice(Part, frozen=True, kw_only=True):
     cluster_id: str = ""
     """Of the storage cluster that it belongs to."""
     block_device: str = ""
-    """That its data lies on, such as ``/dev/sdb``; the first one, where it lies on several."""
-    volumes: Annotated[tuple[StorageVolume, ...], at_most(64)] = ()
+    """Block device of its data, such as ``/dev/sdb``; the first one of several."""
+    volumes: Annotated[tuple[StorageVolume, ...], limit_entries(64)] = ()
     """The logical volumes that it is made of."""
 
 
@@ -222,13 +222,13 @@ class StorageDaemon(Resource, frozen=True, kw_only=True, tag="StorageDaemon"):
     )
 
     term: int = 0
-    """Of ``Election/primary``, whose holder wrote ``status``; 0: nobody has."""
+    """Term of ``Election/primary`` whose holder wrote ``status``; 0: none."""
     status: StorageDaemonStatus | None = None
     device: StorageDevice | None = None
 
 
 class StoragePoolStatus(Part, frozen=True, kw_only=True):
-    """One pool: what lies in it, and what was done with it since it exists."""
+    """One pool: its data, and operations since its creation."""
 
     cluster: str = ""
     """Name of the ``StorageCluster``."""
@@ -243,7 +243,7 @@ class StoragePoolStatus(Part, frozen=True, kw_only=True):
     free_bytes: int = 0
     """What still fits into it, before copies."""
     used_percent: float = 0.0
-    """How full it is, in per cent of what it could have."""
+    """Used share of what it could have, in per cent."""
     objects: int = 0
     """Objects that lie in it."""
     object_clones: int = 0

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from msgspec.structs import replace
 
-from outlive.base.clock import Instant, as_datetime, as_instant
+from outlive.base import Instant, as_datetime, as_instant
 from outlive.resources.meta import KindInfo, Resource, Writers
 
 HOST_TOKENS: Final = "host."
@@ -34,7 +34,7 @@ WARNED_BEFORE: Final = timedelta(days=14)
 
 
 class Token(Resource, frozen=True, kw_only=True, tag="Token"):
-    """``Token/<name>``. One document; deleting it revokes the token at once. A host's is named ``host.<host>``."""
+    """``Token/<name>``. One document; deleting it revokes the token at once. A host's is ``host.<host>``."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="tokens",
@@ -53,24 +53,24 @@ class Token(Resource, frozen=True, kw_only=True, tag="Token"):
     )
 
     role: str
-    """What it may (docs/reference/http-api.md#tokens); ``join`` for one that a host exchanges for its own."""
+    """Its role (docs/reference/http-api.md#tokens); ``join``: a host exchanges it for its own."""
     digest: str
     """SHA-256 of the token, in hexadecimal digits."""
     host: str = ""
-    """The host that it belongs to; of a join token: the only one that may use it. One without a host is for a name that
-    nothing in the store refers to."""
+    """Its host; for a join token the only one that may use it. A join token without a host is for a name to which no
+    object refers."""
     machine_id: str = ""
     """Of the machine that has joined as this host."""
     coordinator: bool = False
     """Of a join token: whether the host becomes a coordinator."""
     expires: datetime | None = None
-    """When it ends; a server gives an end to a token that has none."""
+    """When it ends; a server sets an end if there is none."""
     issued: datetime | None = None
-    """Since when it has its present secret; absent: since it was created."""
+    """Since when it has its present secret; absent: since its creation."""
     used_by: str = ""
-    """Of a join token: the host that has used it; it is good for one."""
+    """For a join token: the host that has used it."""
     next_digest: str = ""
-    """Of the secret that it was given when it was renewed, until that is used for the first time."""
+    """Digest of the secret from a renewal, until its first use."""
     next_expires: datetime | None = None
     """When the secret of ``nextDigest`` ends, if it is used in time."""
     former_digest: str = ""
@@ -84,7 +84,7 @@ class Token(Resource, frozen=True, kw_only=True, tag="Token"):
     created_by: str = ""
     """The token with which it was created."""
 
-    def expired(self, now: Instant) -> bool:
+    def is_expired(self, now: Instant) -> bool:
         """Whether its time is over."""
         return self.expires is not None and now >= as_instant(self.expires)
 
@@ -115,7 +115,7 @@ class Token(Resource, frozen=True, kw_only=True, tag="Token"):
         """It with another secret, which nobody has used yet."""
         return replace(self, next_digest=digest, next_expires=as_datetime(now) + lasts, rotate=False)
 
-    def after_use(self, now: Instant) -> Token:
+    def mark_used(self, now: Instant) -> Token:
         """It after its next secret was used for the first time."""
         today = as_datetime(now)
         return replace(
@@ -129,7 +129,7 @@ class Token(Resource, frozen=True, kw_only=True, tag="Token"):
             former_until=today + OVERLAP,
         )
 
-    def by(self, creator: str) -> Token:
+    def with_creator(self, creator: str) -> Token:
         """It as that token creates it."""
         return replace(self, created_by=creator)
 

@@ -1,4 +1,4 @@
-"""VMs, whether each has the slots that it needs (``Coverage``), and their sizes (``Flavor`` and ``FlavorGroup``)."""
+"""VMs: what is wanted of each, and where and how it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outlive.resources.consoles import Vnc
 from outlive.resources.functions import FunctionNeed
 from outlive.resources.hosts import HostSelector
 from outlive.resources.memberships import Proof
-from outlive.resources.meta import HOST_LABEL, SHARES_LABEL, KindInfo, ObjectRef, Part, Resource, Writers, at_most
+from outlive.resources.meta import HOST_LABEL, SHARES_LABEL, KindInfo, ObjectRef, Part, Resource, Writers, limit_entries
 from outlive.resources.policies import (
     NOWHERE,
     AffinityPolicy,
@@ -48,23 +48,23 @@ RequestVerb = Literal[
 
 
 class Request(Part, frozen=True, kw_only=True):
-    """What a user asks for once; answered in ``status.answered`` by its id."""
+    """A user's one-time request; ``status.answered`` has the answer with the same id."""
 
     id: str
     """Names the request: its answer has the same id."""
     verb: RequestVerb
-    """What is asked for."""
+    """The requested action."""
     target: str = ""
-    """Of ``move`` and ``migrate``: the host that it is to go to; empty: one is chosen by ``selector``."""
+    """For ``move`` and ``migrate``: the target host; empty: ``selector`` chooses."""
     force: bool = False
-    """Of ``start``, ``stop``, ``disable``: also of a mirror, and ``disable`` stops it at once. Of ``migrate``: also
-    away from home. Of ``flush-locks``: also locks of clients that are no host of the cluster."""
+    """For ``start``, ``stop``, ``disable``: also a mirror; ``disable`` stops at once. For ``migrate``: also away from
+    home. For ``flush-locks``: also locks of other clients."""
     force_live: bool = False
     """Of a move: only live; it is not stopped for it."""
     with_group: bool = False
-    """Of a ``move``: the others of its affinity groups on its host follow, so they do not keep it there."""
+    """For a ``move``: the other VMs of its affinity groups on its host follow."""
     device: Annotated[str, Meta(max_length=64)] = ""
-    """What is attached or detached: the target of a disk of the definition, or the MAC address of an interface."""
+    """The device to attach or detach: target of a disk, or MAC address of an interface."""
 
 
 class Answer(Part, frozen=True, kw_only=True):
@@ -73,9 +73,9 @@ class Answer(Part, frozen=True, kw_only=True):
     id: str
     """Id of the request that is answered."""
     code: str
-    """``accepted``, ``made_permanent``, or why it was refused (docs/reference/node-decisions.md#vmrequest)."""
+    """``accepted``, ``made_permanent``, or why it was refused (docs/design/node-decisions.md#vmrequest)."""
     message: str = ""
-    """The rule by which it was refused, or the soft rules that it goes against."""
+    """The rule that refused it, or the soft rules that it breaks."""
 
 
 CONSOLE_SECRETS: Final = "console-"
@@ -83,7 +83,7 @@ CONSOLE_SECRETS: Final = "console-"
 
 
 class VirtualMachineSpec(Part, frozen=True, kw_only=True):
-    """What a user wants of a VM. ``resources`` are kept even when the flavor is unknown to this cluster."""
+    """What a user wants of a VM. ``resources`` stay even if the flavor is unknown."""
 
     display_name: str = ""
     """What its user calls it; empty: it has no other name."""
@@ -92,86 +92,81 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     flavor: str = ""
     """Name of its flavor; empty: it has none."""
     resources: Size = Amounts()
-    """``cpu``, ``memory``, and whatever else the inventory knows (``gpu``)."""
+    """``cpu``, ``memory``, and other resources of the inventory (``gpu``)."""
     disk_gib: DiskGib = 0
-    """GiB of disk, as its flavor says; 0: none, or not known."""
+    """GiB of disk in its flavor; 0: none, or not known."""
     extra_specs: dict[str, str] = {}
     """Extra specs of its flavor, which placement reads."""
     os_type: str = ""
-    """Operating system of the guest, as its image says; empty: not known."""
+    """Operating system of its image; empty: not known."""
     definition: Annotated[str, Meta(max_length=262_144)] = ""
-    """Domain XML of libvirt, as its user wrote it (docs/reference/definitions.md). Where there is one, ``resources``
-    (cpu and memory), ``disks`` and ``ports`` are read from it whenever the VM is written. Empty: a plain machine of
-    ``resources`` and ``disks``."""
+    """Domain XML of libvirt from its user (docs/reference/definitions.md). ``resources`` (cpu and memory), ``disks``
+    and ``ports`` are read from it at each write. Empty: a plain machine of ``resources`` and ``disks``."""
     zone: str = ""
-    """The zone that it is to run in; empty: it asks for none."""
+    """The wanted zone; empty: any."""
     server_group: str = ""
-    """The group that its user put it in, with ``serverGroupPolicy``; empty: none."""
+    """Its server group, with ``serverGroupPolicy``; empty: none."""
     server_group_policy: Literal["", AffinityPolicy] = ""
-    """What the group asks for; the soft policies are preferences, the empty one asks for nothing."""
+    """Policy of the group; soft policies are preferences."""
     affinity: tuple[AffinityRule, ...] = ()
-    """Further groups that it is in, each with its policy; at most 16
-    (docs/operating/policies.md#affinity)."""
+    """Further groups with their policies; at most 16 (docs/how-to/policies.md#affinity)."""
     preferred_hosts: PreferredHosts = PreferredHosts()
     failback: Failback = ""
-    """Whether it goes back to a host that weighs more once that is ready again: ``planned`` when an operator asks for
-    it, ``auto`` by itself; empty: ``never``."""
+    """Whether it returns to a preferred host: ``planned``: when an operator asks; ``auto``; empty: ``never``."""
     protection: str = ""
     """Protection level (docs/concepts/coverage.md#levels); empty: by project, flavor, or the default level."""
     restart_priority: int | None = None
-    """Whose slots come first and who restarts first: larger is earlier. Absent: that of the level."""
+    """Order of slots and restarts, larger is earlier. Absent: that of the level."""
     recovery_time_objective_s: float | None = None
-    """How soon it is to run again after its host dies. Where its host would be looked at for too long before it is
-    condemned, and guard and power controller were found good within the last minute, there are fewer looks."""
+    """How soon it is to run again after its host dies. If the checks of its host would take too long, and guard and BMC
+    were good within the last minute, there are fewer checks."""
     power_state: Literal["running", "stopped"] = "running"
-    """Whether it is to run, until somebody changes this; ``stopped`` wins over any phase."""
+    """Whether it is to run; ``stopped`` wins over any phase."""
     disks: tuple[str, ...] = ()
     """Ids of its disks, as locks and cuts name them."""
     ports: tuple[str, ...] = ()
     """Ids of its network ports."""
-    functions: Annotated[tuple[FunctionNeed, ...], at_most(64)] = ()
-    """Those of its network interfaces that are virtual functions of its host's cards."""
+    functions: Annotated[tuple[FunctionNeed, ...], limit_entries(64)] = ()
+    """Its network interfaces that are virtual functions of its host's cards."""
     shared_disks: Annotated[tuple[str, ...], Meta(max_length=32)] = ()
-    """Ids of those of its disks that other VMs write to as well, each of which names them here too; in a definition
-    they are ``<shareable/>``. What is on them has to bear several writers (docs/operating/storage.md#shared)."""
+    """Ids of disks that other VMs write to as well, each of which lists them too; ``<shareable/>`` in a definition.
+    Their content must tolerate several writers (docs/how-to/storage.md#shared)."""
     console_secret: Annotated[str, Meta(pattern=f"^({CONSOLE_SECRETS}.+)?$")] = ""
-    """The ``Secret`` whose value is the password of its screens (docs/operating/secrets.md#screens); empty: none. Its
-    name begins with ``console-``: no other secret is given to a host."""
+    """The ``Secret`` with the password of its screens (docs/how-to/secrets.md#screens), whose name begins with
+    ``console-``; empty: none."""
     disk_cache: Literal["", "none", "directsync", "writethrough", "writeback", "unsafe"] = ""
-    """Of its disks on the host; empty: ``none``. Only ``none`` and ``directsync`` start: the others leave writes to the
-    host, which come after the VM was killed there and runs elsewhere."""
+    """Cache of its disks on the host: ``none`` (also if empty) or ``directsync``; others are refused. With them the
+    host may write after the VM was killed there and runs elsewhere."""
     network_policy: Literal["", "accept-duplicate"] = ""
-    """``accept-duplicate``: being cut off from its disks suffices, though the old copy may stay on the network."""
+    """``accept-duplicate``: isolation from its disks is enough, though the old copy may stay on the network."""
     autostart: bool = False
-    """Start at the next ``ready`` of its host, if it was stopped there by a request; ``powerState: stopped`` wins."""
+    """Start at the next ``ready`` of its host, if a request stopped it there; ``powerState: stopped`` wins."""
     migration_method: Literal["", "live", "shutdown"] = ""
-    """How it moves: ``live``: never stopped for it; ``shutdown``: always shut down for it; empty: live, and after
-    failures shut down."""
+    """How it moves: ``live``: only live; ``shutdown``: always shut down; empty: live, and shut down after failures."""
     migration_downtime_ms: int | None = None
-    """The longest pause while it moves live; absent: as the daemon is set (``node.downtimeMs``)."""
+    """The longest pause of a live move; absent: ``node.downtimeMs``."""
     migration_bandwidth_mib_s: Annotated[int, Meta(ge=0)] | None = None
-    """MiB a second that a live move may use, 0: no limit. This and the next five: absent: as the daemon is set."""
+    """MiB a second for a live move, 0: no limit; absent, as for the next five: as section ``node`` says."""
     migration_auto_converge: bool | None = None
-    """Whether it is slowed down where it changes its memory faster than that is sent."""
+    """Slow it down if it changes memory faster than that is sent."""
     migration_post_copy: bool | None = None
-    """Whether it may run at the target before all of its memory is there."""
+    """It may run at the target before all of its memory is there."""
     migration_multifd: Annotated[int, Meta(ge=0, le=255)] | None = None
-    """Connections that send its memory side by side; 0: one sends everything."""
+    """Parallel connections for its memory; 0: one connection."""
     migration_tls: bool | None = None
     """Whether it is sent encrypted."""
     migration_limit_s: Annotated[float, Meta(ge=0)] | None = None
-    """After so long a live move is called off and tried again; 0: only by ``node.transferLimit``."""
+    """Seconds after which a live move is called off and tried again; 0: only ``node.transferLimit``."""
     selector: HostSelector = ""
     """How a host is chosen for it; empty: as the cluster says."""
     host_limit: tuple[str, ...] = ()
     """Hosts that it may run on; empty: any."""
     start_after: tuple[str, ...] = ()
-    """VMs, by name, that are to be seen running before it starts (docs/concepts/start-order.md); at most
-    32."""
+    """VMs, by name, that must run before it starts (docs/concepts/start-order.md); at most 32."""
     recovery: RecoveryPolicy = RecoveryPolicy()
-    """What happens to it when its host dies, or does not start it (docs/operating/policies.md#recovery)."""
+    """What happens if its host dies or does not start it (docs/how-to/policies.md#recovery)."""
     request: Request | None = None
-    """The last thing that a user asked for once; absent: nothing so far."""
+    """The last one-time request of a user; absent: none so far."""
 
     @property
     def passed_through(self) -> tuple[FunctionNeed, ...]:
@@ -206,14 +201,14 @@ START_AFTER_LIMIT: Final = 32
 
 
 class Assigned(Part, frozen=True, kw_only=True):
-    """Where a VM is assigned: the host, and the slot and fence that brought it there."""
+    """The host of a VM, and the slot and fence that brought it there."""
 
     hypervisor: str
     """The host that it is assigned to."""
     slot: ObjectRef | None = None
     """The slot that it came into; absent: it came without one."""
     fence: str = ""
-    """Identity of the recovery that brought it there, as in ``recovery.fence``; empty: none did."""
+    """The recovery that brought it there, as in ``recovery.fence``; empty: none."""
 
 
 HOLDERS_LIMIT: Final = 32
@@ -221,7 +216,7 @@ HOLDERS_LIMIT: Final = 32
 
 
 class Holder(Part, frozen=True, kw_only=True):
-    """One host that may be running the VM (see the safety protocol)."""
+    """A host that may be running the VM (see the safety protocol)."""
 
     hypervisor: str
     """Name of the host."""
@@ -234,9 +229,9 @@ class Holder(Part, frozen=True, kw_only=True):
     role: Literal["", "incoming"] = ""
     """``incoming`` while it only receives a migration."""
     seen: Literal["", "running", "paused"] = ""
-    """What the host itself says of the domain of this run."""
+    """State of the domain of this run, as the host reports it."""
     vnc: Vnc | None = None
-    """Where its screen is; absent: it has none, or does not run."""
+    """Its screen; absent: none, or it does not run."""
     since: datetime | None = None
     """When its host saw this run begin, or arrive."""
 
@@ -269,19 +264,19 @@ class Migration(Part, frozen=True, kw_only=True):
     attempts: int = 0
     """Live transfers that were begun."""
     prior_home: str = ""
-    """``status.home`` before the move; it is that again if the move is aborted."""
+    """``status.home`` before the move, restored if the move is aborted."""
     new_home: str = ""
     """``status.home`` once it has arrived."""
     reason: str = ""
-    """Why it was aborted: a code (``resources.reasons.MigrationReason``)."""
+    """Why it was aborted, as a code (docs/reference/reasons.md#migration)."""
     message: str = ""
-    """Why it was aborted, in words for people."""
-    functions: Annotated[tuple[str, ...], at_most(64)] = ()
-    """Virtual functions of the target, by name or PCI address, that are reserved for it until it arrives."""
+    """Why it was aborted, as a sentence."""
+    functions: Annotated[tuple[str, ...], limit_entries(64)] = ()
+    """Virtual functions of the target, by name or PCI address, reserved until it arrives."""
     listens: str = ""
-    """Where the target waits for the state of the guest, as its hypervisor names it."""
+    """Where the target waits for the state of the guest."""
     declined: str = ""
-    """Run of the target that was ended before it ever ran: what was sent to it may run on at the source."""
+    """Run of the target that ended before it ever ran: the source may run on."""
 
 
 class Rejection(Part, frozen=True, kw_only=True):
@@ -290,25 +285,25 @@ class Rejection(Part, frozen=True, kw_only=True):
     hypervisor: str
     """The host that refuses."""
     fence: str = ""
-    """Identity of the recovery whose assignment it refuses; empty: none made it."""
+    """The recovery whose assignment it refuses; empty: none."""
     reason: str = ""
-    """Why, as a code (``resources.reasons.VmReason``)."""
+    """The reason as a code (docs/reference/reasons.md#vm)."""
     message: str = ""
     """Why, in words for people."""
     stays: bool = False
-    """No other host could start it either: it stays where it is assigned, and its host tries again."""
+    """No other host could start it either: it stays, and its host tries again."""
 
 
 class StartOrder(Part, frozen=True, kw_only=True):
-    """What a VM's host says of those that it starts after: for whom it waits, or without whom it went ahead."""
+    """VMs of ``startAfter`` that a VM's host waits for, or without which it started."""
 
     hypervisor: str
     """The host that speaks."""
     fence: str = ""
     """Of the assignment that the host speaks of."""
-    waits_for: Annotated[tuple[str, ...], at_most(64)] = ()
+    waits_for: Annotated[tuple[str, ...], limit_entries(64)] = ()
     """VMs that it waits for; empty once it starts."""
-    without: Annotated[tuple[str, ...], at_most(64)] = ()
+    without: Annotated[tuple[str, ...], limit_entries(64)] = ()
     """VMs that it starts without having seen them running."""
     detail: str = ""
     """Why it waits, or why it does not."""
@@ -324,7 +319,7 @@ class RecoveryStep(Part, frozen=True, kw_only=True):
     at: datetime
     """When it was done or found out."""
     what: str
-    """What it was, as a code (``resources.reasons.StepReason``)."""
+    """The step as a code."""
     message: str = ""
     """What it was, in words for people."""
 
@@ -361,7 +356,7 @@ class Recovery(Part, frozen=True, kw_only=True):
     """How the VM came back after its host died or did not start it, or why it has not yet."""
 
     fence: str
-    """Identity of the recovery: id of the fence by which its host is dead, else made of the host's name and epoch."""
+    """Identity of the recovery: id of the fence, else made of the host's name and epoch."""
     phase: RecoveryPhase = RecoveryPhase.WAITING
     """How far the recovery is."""
     origin: str = ""
@@ -373,30 +368,31 @@ class Recovery(Part, frozen=True, kw_only=True):
     promised: bool = False
     """Whether it came into a slot that was promised to it."""
     contested: bool = False
-    """Whether other VMs that had lost their host had a claim to that slot as well."""
+    """Whether other VMs that had lost their host competed for that slot."""
     moved_there: bool = False
-    """Whether it was sent to where it was being moved to, in the room that is kept for it there."""
+    """It was sent to the target of its move, where room is reserved for it."""
     wanted_there: bool = False
     """Whether a user has asked for it to be moved there."""
     reason: str = ""
-    """Why it is held: a code (``resources.reasons.HoldReason``)."""
+    """Why it waits, as a code (docs/reference/reasons.md#waiting)."""
     message: str = ""
-    """Where it was sent, or why it is held, in words for people."""
+    """Where it was sent, or why it waits, as a sentence."""
     remedy: str = ""
-    """What helps where it is held; empty: nothing has to be done."""
+    """What helps if it waits; empty: no action is needed."""
     cause: Literal["", "not-started", "asked"] = ""
-    """Why it began: its host died; its host did not start it; or a user asked for a VM whose host is not there."""
+    """Why it began: its host died (empty); its host did not start it; or a user asked for a VM whose host is not
+    there."""
     request: str = ""
-    """Id of the last request that had been answered when it began."""
+    """Id of the last request that had been answered at its begin."""
     relocations: int = 0
-    """Hosts that placement has chosen, since it was held last."""
-    proofs: Annotated[tuple[Proof, ...], at_most(1000)] = ()
+    """Hosts that placement has chosen since it last waited."""
+    proofs: Annotated[tuple[Proof, ...], limit_entries(1000)] = ()
     """One for every holder that was dropped."""
-    host_failures: Annotated[tuple[HostFailure, ...], at_most(16)] = ()
-    """Hosts that died under it, one soon after the other, the latest last; at most 16."""
-    rejected: Annotated[tuple[Rejection, ...], at_most(1000)] = ()
-    """Hosts that would not start it in this recovery, and why."""
-    steps: Annotated[tuple[RecoveryStep, ...], at_most(RECOVERY_STEPS)] = ()
+    host_failures: Annotated[tuple[HostFailure, ...], limit_entries(16)] = ()
+    """Hosts that died soon after its start there, the latest last; at most 16."""
+    rejected: Annotated[tuple[Rejection, ...], limit_entries(1000)] = ()
+    """Hosts that refused to start it in this recovery, and why."""
+    steps: Annotated[tuple[RecoveryStep, ...], limit_entries(RECOVERY_STEPS)] = ()
     """At most 32, the first and the last ones."""
 
     @property
@@ -406,38 +402,38 @@ class Recovery(Part, frozen=True, kw_only=True):
 
 
 class VirtualMachineStatus(Part, frozen=True, kw_only=True):
-    """What is known of a VM."""
+    """The observed state of a VM."""
 
     phase: str = ""
-    """The word of the source: ``ACTIVE``, ``SHUTOFF``, ``ERROR``, … for Nova; ``vanished`` once its source does not
-    list it any more; ``start``, ``stop``, ``shutdown``, ``restart``, ``migrate``, ``disable``, ``fail`` on hosts with
-    our daemon."""
+    """State as its source has it: ``ACTIVE``, ``SHUTOFF``, ``ERROR``, … for Nova; ``vanished`` if its source no longer
+    lists it; ``start``, ``stop``, ``shutdown``, ``restart``, ``migrate``, ``disable``, ``fail`` on hosts with Outlive's
+    daemon."""
     reason: str = ""
-    """Why it is not running: a code (``resources.reasons.VmReason``), or what another source says."""
+    """Why it does not run: a code (docs/reference/reasons.md#vm), or the text of another source."""
     message: str = ""
-    """What ``reason`` says, in words for people."""
+    """``reason`` as a sentence."""
     answered: Answer | None = None
     """The answer to the last request; absent: none was answered."""
     migration: Migration | None = None
-    """The move under way, or the last one if it was aborted."""
+    """The present move, or the last one if it was aborted."""
     rejection: Rejection | None = None
     """Of the host that it is assigned to."""
     start_order: StartOrder | None = None
-    """Of the host that it is assigned to; absent where it waits for none and none was missing at its start."""
+    """The VMs that it waits for, or that were missing at its start."""
     recovery: Recovery | None = None
-    """The recovery under way, or the last one; absent: there was none."""
+    """The present or last recovery; absent: none."""
     assigned: Assigned | None = None
-    """Where it is assigned: only this host may start it; absent: it is assigned to none."""
+    """The only host that may start it; absent: none."""
     home: str = ""
-    """The host that it belongs to, and that ``unmigrate`` sends it back to; empty: where it is assigned."""
-    holders: Annotated[tuple[Holder, ...], at_most(HOLDERS_LIMIT)] = ()
-    """Hosts that may be running it: it is started elsewhere only once each of them is fenced."""
+    """Its home, to which ``unmigrate`` returns it; empty: where it is assigned."""
+    holders: Annotated[tuple[Holder, ...], limit_entries(HOLDERS_LIMIT)] = ()
+    """Hosts that may run it: it starts elsewhere only once each is fenced."""
     source: str = ""
-    """Who lists it, such as an import; empty: somebody created it here."""
+    """Its source, such as an import; empty: created here."""
     observed_at: datetime | None = None
-    """When its source last changed what it says of it."""
+    """When its source last changed."""
     network_hosts: dict[str, tuple[str, ...]] = {}
-    """Each of its networks that does not reach every host → the hosts that it reaches: it may run on no others."""
+    """Network that does not reach every host → the hosts that it reaches: the VM runs only there."""
 
 
 class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
@@ -518,7 +514,7 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
         """Whether deleting it only marks it, for as long as a host may run it."""
         return RUN_FINALIZER in self.metadata.finalizers
 
-    def hosts(self) -> frozenset[str]:
+    def involved_hosts(self) -> frozenset[str]:
         """The hosts that it is assigned to, held by, or on its way to."""
         return self.bound_hosts().union(holder.hypervisor for holder in self.status.holders)
 
@@ -530,8 +526,8 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
         return frozenset((*assigned, *moving))
 
     def related_hosts(self) -> frozenset[str]:
-        """``hosts``, its home, and those that it prefers and comes back to by itself."""
-        return self.hosts() | self.placed_hosts()
+        """``involved_hosts``, its home, and those that it prefers and comes back to by itself."""
+        return self.involved_hosts() | self.placed_hosts()
 
     def placed_hosts(self) -> frozenset[str]:
         """The same but for those that merely hold it: into that list a host enters itself, while the cluster is paused
@@ -539,168 +535,3 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
         spec, home = self.spec, self.status.home
         prefers = spec.preferred_hosts.weights if spec.failback in ("planned", "auto") else ()
         return self.bound_hosts().union(prefers, (home,) if home else ())
-
-
-class CoveredBy(enum.StrEnum):
-    """What becomes of a covered VM when its host dies."""
-
-    RESERVED = "reserved"
-    """Its slots are kept free; Outlive neither fences its host nor restarts the VM: the system that manages it does."""
-    RECOVERABLE = "recoverable"
-    """Outlive proves the host dead and restarts the VM in a slot."""
-    UNPROVEN = "unproven"
-    """As ``recoverable``, but nothing is ready that would prove its host dead: neither a BMC that was rehearsed nor an
-    armed guard. The VM would wait until a person says that the host is off."""
-
-    @property
-    def text(self) -> str:
-        """The same in words."""
-        return {
-            CoveredBy.RESERVED: "reserved only",
-            CoveredBy.RECOVERABLE: "reserved and recoverable",
-            CoveredBy.UNPROVEN: "recoverable, but its host cannot be proven dead",
-        }[self]
-
-
-class CoverageStatus(Part, frozen=True, kw_only=True):
-    """Whether one VM has its slots, as the failover controller last saw it."""
-
-    display_name: str = ""
-    """Of the VM; empty where it has none of its own."""
-    required: int
-    """How many slots the VM needs; 0: it is not protected."""
-    slots: tuple[str, ...] = ()
-    """Names of the slots that count, in name order."""
-    covered: bool
-    """Whether it has as many slots as it needs."""
-    covered_by: CoveredBy | None = None
-    """By what, of a VM that needs slots and has them, as of ``changedAt``."""
-    reason: str = ""
-    """Why it is not covered: a code, then values in ``message``."""
-    message: str = ""
-    """Why it is not covered, in words for people."""
-    remedy: str = ""
-    """What helps; empty: nothing has to be done."""
-    host: str = ""
-    """The host that the VM runs on as far as failover knows; empty: none."""
-    also_needs: Amounts = Amounts()
-    """What the VM needs besides cpu and memory, which no slot holds."""
-    changed_at: datetime | None = None
-    """When this was last another one."""
-
-
-class Coverage(Resource, frozen=True, kw_only=True, tag="Coverage"):
-    """``Coverage/<vm>``: whether the VM has all the slots it needs. One document, written by failover alone."""
-
-    info: ClassVar[KindInfo] = KindInfo(
-        plural="coverages",
-        halves=False,
-        writers=Writers(
-            fields={"status": ("failover",)},
-            creates=("failover",),
-            deletes=("failover",),
-            labels="refused",
-        ),
-        display=".status.displayName",
-        columns=(
-            ("Covered", ".status.covered", 0),
-            ("By", ".status.coveredBy", 0),
-            ("Required", ".status.required", 0),
-            ("Slots", ".status.slots", 0),
-            ("Reason", ".status.reason", 0),
-            ("Host", ".status.host", 1),
-            ("Remedy", ".status.remedy", 1),
-        ),
-    )
-
-    status: CoverageStatus
-
-
-class FlavorSpec(Part, frozen=True, kw_only=True):
-    """A VM size. The flavor's own name is a field, because a Nova flavor name need not be a DNS name."""
-
-    flavor_name: str
-    """Nova's name of the flavor."""
-    resources: Size = Amounts()
-    """``cpu``, ``memory``, and whatever else a VM of this size has (``gpu``)."""
-    disk_gib: DiskGib = 0
-    """GiB of disk; with Nova, of the root disk."""
-    ephemeral_gib: int = 0
-    """GiB of further disks that go with the VM."""
-    extra_specs: dict[str, str] = {}
-    """Extra specs, as Nova has them; placement reads them."""
-
-
-class Flavor(Resource, frozen=True, kw_only=True, tag="Flavor"):
-    """A VM size."""
-
-    info: ClassVar[KindInfo] = KindInfo(
-        plural="flavors",
-        writers=Writers(
-            fields={"spec": ("users", "import", "mirror")},
-            creates=("users", "import", "mirror"),
-            deletes=("users", "import", "mirror"),
-        ),
-        columns=(
-            ("Flavor", ".spec.flavorName", 0),
-            ("CPU", ".spec.resources.cpu", 0),
-            ("Memory", ".spec.resources.memory", 0),
-        ),
-    )
-
-    spec: FlavorSpec
-
-
-class GroupFlavor(Part, frozen=True, kw_only=True):
-    """A flavor as its group records it; ``memory_mb`` is MiB despite the inherited name."""
-
-    name: str
-    """Nova's name of the flavor."""
-    vcpus: int
-    """Virtual processors that such a VM has."""
-    memory_mb: int = 0
-    """MiB of memory that such a VM has."""
-    disk_gb: int = 0
-    """GiB of disk, as ``diskGib`` of the flavor."""
-    ephemeral_gb: int = 0
-    """GiB of further disks that go with the VM."""
-    extra_specs: dict[str, str] = {}
-    """Extra specs of the flavor."""
-
-
-class FlavorGroupSpec(Part, frozen=True, kw_only=True):
-    """A set of sizes that share hardware, traits and a RAM/CPU ratio rule; flavors largest first."""
-
-    group_name: str
-    """Name of the group, as extra specs of its flavors give it."""
-    flavors: tuple[GroupFlavor, ...] = ()
-    """The flavors of the group, the largest first."""
-    largest_flavor: GroupFlavor
-    """The largest flavor of the group."""
-    smallest_flavor: GroupFlavor
-    """The smallest flavor of the group: units of memory and capacity are counted in it."""
-    ram_core_ratio: int | None = None
-    """MiB of memory for each virtual processor, where that is the same in all flavors."""
-    ram_core_ratio_min: int | None = None
-    """The smallest such ratio, where flavors differ."""
-    ram_core_ratio_max: int | None = None
-    """The largest such ratio, where flavors differ."""
-
-
-class FlavorGroup(Resource, frozen=True, kw_only=True, tag="FlavorGroup"):
-    """A flavor group, derived from the flavors."""
-
-    info: ClassVar[KindInfo] = KindInfo(
-        plural="flavorgroups",
-        writers=Writers(
-            fields={"spec": ("placement", "mirror")}, creates=("placement", "mirror"), deletes=("placement", "mirror")
-        ),
-        columns=(
-            ("Group", ".spec.groupName", 0),
-            ("Largest", ".spec.largestFlavor.name", 0),
-            ("Smallest", ".spec.smallestFlavor.name", 0),
-            ("Ratio", ".spec.ramCoreRatio", 0),
-        ),
-    )
-
-    spec: FlavorGroupSpec

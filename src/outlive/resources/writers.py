@@ -2,7 +2,7 @@
 
 ``KindInfo.writers`` is the table; here is who writes under which names, and ``table_refusal``, which judges a creation,
 change or deletion by it. The server asks it for every token, the store of the simulation for every process, and the
-manual prints it (docs/concepts/security.md#table). What a line cannot say is in ``outlive.node.permissions``.
+manual prints it (docs/reference/permissions.md#table). What a line cannot say is in ``outlive.node.permissions``.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def table_refusal(names: tuple[str, ...], before: Resource | None, after: Resour
         ("create", kind.info.writers.creates, before is None),
     ):
         if happens and not any(name in owners for name in names):
-            return f"may not {verb} {what}: {_belongs(owners)}"
+            return f"may not {verb} {what}: {_owners_text(owners)}"
     if after is None:
         return ""
-    for path in changed_fields(before, after) if before is not None else given_fields(after):
+    for path in changed_fields(before, after) if before is not None else created_fields(after):
         if not (is_owned(kind, path, names) or (before is None and _may_be_given(kind, path, names))):
-            return f"may not write {path} of {what}: {_belongs(owners_of(kind, path))}"
+            return f"may not write {path} of {what}: {_owners_text(owners_of(kind, path))}"
     return ""
 
 
@@ -94,23 +94,23 @@ def changed_fields(before: Resource, after: Resource) -> list[str]:
     for name in OWNED_METADATA:
         old, new = getattr(before.metadata, name), getattr(after.metadata, name)
         if old != new:
-            _differ(old, new, f"metadata.{name}", paths)
-    wires, values = _fields(type(before))
+            _add_differences(old, new, f"metadata.{name}", paths)
+    wires, values = _wire_fields(type(before))
     for wire, old, new in zip(wires, values(before), values(after), strict=True):
         if old is not new and wire != "metadata":
-            _differ(old, new, wire, paths)
+            _add_differences(old, new, wire, paths)
     return paths
 
 
-def _differ(before: Any, after: Any, path: str, paths: list[str]) -> None:
+def _add_differences(before: Any, after: Any, path: str, paths: list[str]) -> None:
     """Add the paths in wire form of what differs; a list counts as one field."""
     if before is after or before == after:
         return
     if isinstance(before, msgspec.Struct) and type(before) is type(after):
-        wires, values = _fields(type(before))
+        wires, values = _wire_fields(type(before))
         for wire, old, new in zip(wires, values(before), values(after), strict=True):
             if old is not new:
-                _differ(old, new, f"{path}.{wire}", paths)
+                _add_differences(old, new, f"{path}.{wire}", paths)
     elif type(before) not in _PLAIN and isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in sorted({*before, *after}):
             if before.get(key) != after.get(key):
@@ -120,14 +120,14 @@ def _differ(before: Any, after: Any, path: str, paths: list[str]) -> None:
 
 
 @lru_cache(maxsize=256)
-def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+def _wire_fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
     """The names of a struct's fields in wire form, and what reads all their values at once."""
     fields = msgspec.structs.fields(kind)
     read = attrgetter(*(field.name for field in fields))
     return tuple(field.encode_name for field in fields), read if len(fields) > 1 else lambda one: (read(one),)
 
 
-def given_fields(obj: Resource) -> list[str]:
+def created_fields(obj: Resource) -> list[str]:
     """The fields that a creation of the object writes: those that are not as they are by default."""
     given: list[str] = []
     for name in OWNED_METADATA:
@@ -166,13 +166,13 @@ def owners_of(kind: type[Resource], path: str) -> tuple[str, ...]:
     who create its objects.
     """
     writers = kind.info.writers
-    declared = _longest(writers.fields, path)
+    declared = _longest_prefix(writers.fields, path)
     if path.startswith("metadata.") and not declared:
         return writers.fields.get("spec", ()) if "spec" in kind.__struct_fields__ else writers.creates
     return writers.fields.get(declared, ()) if declared is not None else ()
 
 
-def _longest(paths: Iterable[str], path: str) -> str | None:
+def _longest_prefix(paths: Iterable[str], path: str) -> str | None:
     """The longest of these that the path is, or lies under."""
     fitting = [prefix for prefix in paths if prefix == "" or path == prefix or path.startswith(f"{prefix}.")]
     return max(fitting, key=len, default=None)
@@ -180,7 +180,7 @@ def _longest(paths: Iterable[str], path: str) -> str | None:
 
 def _may_be_given(kind: type[Resource], path: str, names: tuple[str, ...]) -> bool:
     given = kind.info.writers.given
-    declared = _longest(given, path)
+    declared = _longest_prefix(given, path)
     return declared is not None and any(name in given[declared] for name in names)
 
 
@@ -191,7 +191,7 @@ def is_owned(kind: type[Resource], path: str, names: tuple[str, ...]) -> bool:
     return any(name in owners for name in names)
 
 
-def _belongs(owners: tuple[str, ...]) -> str:
+def _owners_text(owners: tuple[str, ...]) -> str:
     if owners in ((), (ADMIN,)):
         return "that belongs to administrators"
     return f"that belongs to {' or '.join(owners)}"

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import yaml  # type: ignore[import-untyped]
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 
 DEPTH: Final = 100
 """Levels of maps and lists in each other."""
@@ -70,7 +70,7 @@ def read_yaml(raw: bytes, place: str, limits: YamlLimits) -> Iterator[YamlDocume
     try:
         loader = yaml.CSafeLoader(raw)
         try:
-            reader = _Reader(place, limits)
+            reader = _EventReader(place, limits)
             events = 0
             while loader.check_event():
                 document = reader.take(loader.get_event())
@@ -91,7 +91,7 @@ def read_yaml(raw: bytes, place: str, limits: YamlLimits) -> Iterator[YamlDocume
         raise BadInput(f"not YAML: {text}", place=f"{place}:1", remedy="write UTF-8 text") from None
 
 
-class _Reader:
+class _EventReader:
     """Makes values of events."""
 
     def __init__(self, place: str, limits: YamlLimits) -> None:
@@ -116,7 +116,7 @@ class _Reader:
                 if plain and event.value == "<<" and self._expects_key():
                     self._levels[-1].key = (_MERGE,)
                     return None
-                value = self._scalar(event.value, event.tag, plain=plain)
+                value = self._read_scalar(event.value, event.tag, plain=plain)
                 self._keep(event.anchor, value, 1)
                 return self._put(value, event.value)
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
@@ -129,7 +129,13 @@ class _Reader:
                 self._keep(level.anchor, level.value, self._count - level.first)
                 return self._put(level.value)
             case yaml.AliasEvent():
-                value, count = self._resolve_alias(event.anchor)
+                name = event.anchor
+                if not self._limits.aliases:
+                    raise self._make_error(f"alias *{name[:80]}", "write the value out")
+                if name not in self._anchors:
+                    why = f"alias *{name[:80]} has no complete value"
+                    raise self._make_error(why, "define its anchor before its use")
+                value, count = self._anchors[name]
                 self._count_values(count)
                 return self._put(value, str(value))
             case yaml.DocumentStartEvent():
@@ -143,22 +149,22 @@ class _Reader:
     def _count_values(self, more: int) -> None:
         self._count += more
         if self._count > self._limits.values:
-            raise self._error(f"more than {self._limits.values} values", "split the file; avoid aliases")
+            raise self._make_error(f"more than {self._limits.values} values", "split the file; avoid aliases")
 
     def _begin(self, value: list[Any] | dict[Any, Any], event: Any) -> None:
         wanted = _TAG + ("map" if isinstance(value, dict) else "seq")
         if event.tag not in (None, "!", wanted):
-            raise self._error(f"tag {event.tag[:80]!r} is not read", "write plain values")
+            raise self._make_error(f"tag {event.tag[:80]!r} is not read", "write plain values")
         if len(self._levels) == self._limits.depth:
-            raise self._error(f"more than {self._limits.depth} levels of maps and lists", "nest less deeply")
+            raise self._make_error(f"more than {self._limits.depth} levels of maps and lists", "nest less deeply")
         if not self._levels:
             self._root = self._line
         elif self._expects_key():
-            raise self._error("a key that is a map or a list", "write a plain key")
+            raise self._make_error("a key that is a map or a list", "write a plain key")
         self._levels.append(_Level(value, event.anchor, self._count))
         self._count_values(1)
 
-    def _scalar(self, text: str, tag: str | None, *, plain: bool) -> Any:
+    def _read_scalar(self, text: str, tag: str | None, *, plain: bool) -> Any:
         if plain:
             if len(text) > PLAIN_CHARACTERS:
                 return text
@@ -171,21 +177,14 @@ class _Reader:
                 return None
             case "bool" | "int" | "float" | "timestamp":
                 if len(text) > PLAIN_CHARACTERS:
-                    raise self._error(
+                    raise self._make_error(
                         f"a value of {len(text)} characters with the tag {kind}", f"at most {PLAIN_CHARACTERS}"
                     )
                 try:
                     return getattr(self._constructor, f"construct_yaml_{kind}")(yaml.ScalarNode(tag, text))
                 except (KeyError, AttributeError):
-                    raise self._error(f"{text[:80]!r} is no {kind}", "write a plain value") from None
-        raise self._error(f"tag {str(tag)[:80]!r} is not read", "write plain values")
-
-    def _resolve_alias(self, name: str) -> tuple[Any, int]:
-        if not self._limits.aliases:
-            raise self._error(f"alias *{name[:80]}", "write the value out")
-        if name not in self._anchors:
-            raise self._error(f"alias *{name[:80]} has no complete value", "define its anchor before its use")
-        return self._anchors[name]
+                    raise self._make_error(f"{text[:80]!r} is no {kind}", "write a plain value") from None
+        raise self._make_error(f"tag {str(tag)[:80]!r} is not read", "write plain values")
 
     def _keep(self, anchor: str | None, value: Any, count: int) -> None:
         if anchor is not None and self._limits.aliases:
@@ -200,9 +199,9 @@ class _Reader:
             top.value.append(value)
         elif top.key is None:
             if isinstance(value, dict | list):
-                raise self._error("a key that is a map or a list", "write a plain key")
+                raise self._make_error("a key that is a map or a list", "write a plain key")
             if text in top.keys:
-                raise self._error(f"key {text[:80]!r} is there twice", "keep one of them")
+                raise self._make_error(f"key {text[:80]!r} is there twice", "keep one of them")
             top.keys.add(text)
             top.key = (value,)
         else:
@@ -217,11 +216,11 @@ class _Reader:
     def _merge(self, top: _Level, value: Any) -> None:
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, dict) for part in parts):
-            raise self._error("<< brings in what is no map", "name maps")
+            raise self._make_error("<< brings in what is no map", "name maps")
         merged: dict[Any, Any] = {}
         for part in [*reversed(parts), *([top.merged] if top.merged else [])]:
             merged.update(part)
         top.merged = merged
 
-    def _error(self, message: str, remedy: str) -> BadInput:
+    def _make_error(self, message: str, remedy: str) -> BadInput:
         return BadInput(message, place=f"{self._place}:{self._line}", remedy=remedy)

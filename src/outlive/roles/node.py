@@ -1,7 +1,7 @@
 """The role of ``outlive node``: the daemon of one host, and on coordinators the fencer, put together from ports.
 
 The command line passes the real drivers, the simulation its own. Ending by cancellation is a crash: virtual machines
-run on, and nothing is said to anybody; ``stop`` is the end in good order.
+run on, and nothing is said to anybody; ``stop`` is the clean end.
 """
 
 from __future__ import annotations
@@ -12,28 +12,36 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError, Refused, leaves
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
-from outlive.node import stop
-from outlive.node.credentials import CredentialRenewer, Credentials
-from outlive.node.daemon import Daemon
-from outlive.node.daemon_gauges import DaemonGauges
-from outlive.node.fencing.context import FencerContext
-from outlive.node.fencing.fencer import Fencer
-from outlive.node.fencing.isolation import Isolation
-from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileError, ProfileInput
-from outlive.node.functions.reconciler import FunctionReconciler
-from outlive.node.functions.settings import SriovDevice
-from outlive.node.host_log import HostLogWriter
-from outlive.node.links import LinkMemoryKeeper, LinkReconciler, LinkSettings
-from outlive.node.links.mtus import NetworkMtus
-from outlive.node.links.traffic import TrafficMeter
-from outlive.node.links.vm_ports import BridgedPorts
-from outlive.node.membership.pause import PauseGate
-from outlive.node.permission_facts import HostWriter
+from outlive.base import Clock, Ids, OutliveError, Random, Refused, get_logger, leaf_errors
+from outlive.node import (
+    DEVICES_RETRY_S,
+    CredentialRenewer,
+    Credentials,
+    Daemon,
+    DaemonGauges,
+    Duty,
+    HostLogWriter,
+    HostWriter,
+    Place,
+    Primary,
+    PrimaryElector,
+    RoleAddresses,
+    StorageStatistics,
+    publish_devices,
+    stop,
+)
+from outlive.node.fencing import (
+    VALIDATE_PROFILE,
+    DesiredState,
+    Fencer,
+    FencerContext,
+    Isolation,
+    ProfileError,
+    ProfileInput,
+)
+from outlive.node.functions import FunctionReconciler, SriovDevice
+from outlive.node.links import BridgedPorts, LinkMemoryKeeper, LinkReconciler, LinkSettings, NetworkMtus, TrafficMeter
+from outlive.node.membership import PauseGate
 from outlive.node.ports import (
     CutPort,
     FunctionPort,
@@ -50,27 +58,21 @@ from outlive.node.ports import (
     StoragePort,
     StorageStatisticsPort,
 )
-from outlive.node.primary import Primary
-from outlive.node.primary_duties import Duty
-from outlive.node.primary_elector import PrimaryElector
-from outlive.node.role_addresses import Place, RoleAddresses
-from outlive.node.services.gauges import service_metrics
-from outlive.node.services.network_services import NameSettings, NetworkServices
+from outlive.node.services import NameSettings, NetworkServices, ServedNetwork, ServicesSettings, service_metrics
 from outlive.node.services.role_places import role_places
-from outlive.node.services.served_networks import ServedNetwork
-from outlive.node.services.settings import ServicesSettings
-from outlive.node.storage_statistics import DEVICES_RETRY_S, StorageStatistics, publish_devices
-from outlive.node.vm.context import ConsoleLogs, NodeSettings, Statistics, VmContext
-from outlive.node.vm.domains import LocalDomains
-from outlive.resources import HOST_LABEL, Hypervisor, ObjectRef, VirtualMachine, VirtualNetwork
-from outlive.resources.cluster import AddressPhase, SystemNetwork, SystemNetworkName
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.faults import FaultRecorder, FaultSet
-from outlive.runtime.informer import Informer
-from outlive.runtime.metrics import Metrics
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.runtime.trail import Trail
+from outlive.node.vm import ConsoleLogs, LocalDomains, NodeSettings, Statistics, VmContext
+from outlive.resources import (
+    HOST_LABEL,
+    AddressPhase,
+    Hypervisor,
+    ObjectRef,
+    SystemNetwork,
+    SystemNetworkName,
+    VirtualMachine,
+    VirtualNetwork,
+)
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import DecisionLog, FaultRecorder, FaultSet, Informer, Metrics, OrderedTaskGroup, Periodic, Trail
 from outlive.store import Selector, Store, list_all
 
 _log = get_logger("node")
@@ -79,7 +81,7 @@ _log = get_logger("node")
 class ClusterKeys(Protocol):
     """A coordinator's own copy of what opens the cluster's secrets."""
 
-    async def ids(self) -> tuple[str, ...]:
+    async def list_ids(self) -> tuple[str, ...]:
         """Of the keys that it has, the newest first."""
         ...
 
@@ -197,7 +199,7 @@ class NodeRole:
         self._services: NetworkServices | None = None
         self._primary: Primary | None = None
         """This host's part in the role of the primary, where it is a candidate."""
-        self.daemon = self._daemon()
+        self.daemon = self._build_daemon()
         self.lease = self.daemon.shared.lease
         if self._links is not None:
             self._links.changed = self.daemon.reporter.notify
@@ -221,7 +223,7 @@ class NodeRole:
                 if self._log is not None:
                     tasks.append(group.create_task(self.daemon.keep("log", self._log.run), name="log"))
                 if (credentials := self._ports.credentials) is not None:
-                    renewer = self._renewer(credentials)
+                    renewer = self._build_renewer(credentials)
                     tasks.append(group.create_task(self.daemon.keep("credentials", renewer.run), name="credentials"))
                 for name, part in self._link_parts():
                     tasks.append(group.create_task(self.daemon.keep(name, part), name=name))
@@ -231,7 +233,7 @@ class NodeRole:
                     tasks += self.daemon.serve(group)
                     tasks.append(group.create_task(self._fence(), name="fencer"))
                     tasks.append(group.create_task(self._renew_keys(), name="cluster key"))
-                    if (port := self._ports.storage_statistics) is not None and port.cluster():
+                    if (port := self._ports.storage_statistics) is not None and port.find_cluster():
                         tasks.append(group.create_task(self._publish_devices(port), name="storage devices"))
                     if self._duties is not None:
                         tasks.append(group.create_task(self._do_duties(self._duties), name="primary"))
@@ -243,8 +245,8 @@ class NodeRole:
             if self._log is not None:
                 await self._log.flush()
         except BaseExceptionGroup as errors:
-            first = next((one for one in leaves(errors) if isinstance(one, Refused)), None)
-            raise first or next(leaves(errors)) from errors
+            first = next((one for one in leaf_errors(errors) if isinstance(one, Refused)), None)
+            raise first or next(leaf_errors(errors)) from errors
 
     def _link_parts(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """What makes the host's own network; it runs before the host has joined, which may need it."""
@@ -279,9 +281,9 @@ class NodeRole:
         """Watch the other hosts, where this one is a coordinator."""
         if self.daemon.shared.desired.spec.mode != "coordinator":
             return
-        await self.daemon.keep("fencer", lambda: self._fencer().run())
+        await self.daemon.keep("fencer", lambda: self._build_fencer().run())
 
-    def _renewer(self, credentials: Credentials) -> CredentialRenewer:
+    def _build_renewer(self, credentials: Credentials) -> CredentialRenewer:
         def report_believed(fingerprints: tuple[str, ...]) -> None:
             if self.daemon.reporter.authorities != fingerprints:
                 self.daemon.reporter.authorities = fingerprints
@@ -291,7 +293,7 @@ class NodeRole:
             credentials,
             clock=self._clock,
             random=self._random.fork("credentials"),
-            make=self._ids.token,
+            make=self._ids.new_token,
             reported=report_believed,
         )
 
@@ -302,27 +304,26 @@ class NodeRole:
             return
         subject = ObjectRef(kind="Hypervisor", name=self.host)
 
-        async def run() -> None:
-            while True:
-                cluster, why = shared.desired.cluster, ""
-                wanted = cluster.status.key_ids if cluster is not None else ()
-                held = await keys.ids()
-                if cluster is not None and wanted and held != wanted:
-                    try:
-                        await keys.update(wanted, cluster.status.sealing_key)
-                        held = wanted
-                    except OutliveError as error:
-                        why = str(error)
-                if why:
-                    self.faults.activate(FaultCode.CLUSTER_KEY_OLD, subject, key=wanted[0], why=why)
-                else:
-                    self.faults.clear(FaultCode.CLUSTER_KEY_OLD, subject)
-                if self.daemon.reporter.key_ids != held:
-                    self.daemon.reporter.key_ids = held
-                    self.daemon.reporter.notify()
-                await self._clock.sleep(float(self.settings.look))
+        async def renew() -> None:
+            cluster, why = shared.desired.cluster, ""
+            wanted = cluster.status.key_ids if cluster is not None else ()
+            held = await keys.list_ids()
+            if cluster is not None and wanted and held != wanted:
+                try:
+                    await keys.update(wanted, cluster.status.sealing_key)
+                    held = wanted
+                except OutliveError as error:
+                    why = str(error)
+            if why:
+                self.faults.activate(FaultCode.CLUSTER_KEY_OLD, subject, key=wanted[0], why=why)
+            else:
+                self.faults.clear(FaultCode.CLUSTER_KEY_OLD, subject)
+            if self.daemon.reporter.key_ids != held:
+                self.daemon.reporter.key_ids = held
+                self.daemon.reporter.notify()
 
-        await self.daemon.keep("cluster key", run)
+        loop = Periodic(renew, float(self.settings.look), clock=self._clock)
+        await self.daemon.keep("cluster key", loop.run)
 
     async def _do_duties(self, duties: Sequence[Duty]) -> None:
         """Be a candidate for the role of the primary, where this host is a coordinator."""
@@ -331,7 +332,7 @@ class NodeRole:
         store, clock = self._fencer_store, self._clock
 
         every_s, port = float(self.settings.storage_statistics), self._ports.storage_statistics
-        if port is not None and port.cluster() and every_s > 0:
+        if port is not None and port.find_cluster() and every_s > 0:
             recorder = FaultRecorder(store, clock, "primary", self.host)
             statistics = StorageStatistics(
                 store,
@@ -405,7 +406,7 @@ class NodeRole:
             return {}
         made = links.made or {}
         covered = networks.firewall.covered if networks is not None else ()
-        served = networks.view()[0].values() if networks is not None else ()
+        served = networks.list_networks()[0].values() if networks is not None else ()
         return role_places(
             self._system_networks(),
             links.bridge_of,
@@ -420,7 +421,7 @@ class NodeRole:
             longest_s=DEVICES_RETRY_S,
         )
 
-    def _fencer(self) -> Fencer:
+    def _build_fencer(self) -> Fencer:
         context = FencerContext(
             self._fencer_store,
             host=self.host,
@@ -441,13 +442,13 @@ class NodeRole:
         )
 
     def stop(self, *, leave_vms: bool = False, going_down: bool = False) -> None:
-        """End in good order; virtual machines run on, if ``leave_vms`` says so, or end with a machine that goes down.
+        """End cleanly; virtual machines run on, if ``leave_vms`` says so, or end with a machine that goes down.
 
         A host that still runs some, and is neither to leave them nor going down, is not stopped: ``stop_refused``
         says why.
         """
         self._going_down = going_down
-        self.stop_refused = stop.refusal(self.daemon, leave_vms=leave_vms, going_down=going_down)
+        self.stop_refused = stop.explain_refusal(self.daemon, leave_vms=leave_vms, going_down=going_down)
         if self.stop_refused:
             _log.error("daemon.stop_refused", host=self.host, why=self.stop_refused)
             return
@@ -460,13 +461,13 @@ class NodeRole:
     async def hand_over(self) -> None:
         """Begin nothing new and let what is being done end, before another version takes this one's place.
 
-        The membership is renewed meanwhile, and stays as it is; whoever runs this cancels it then. The role of the
+        The membership is renewed meanwhile, and stays as it is; the caller cancels it then. The role of the
         primary goes to another coordinator.
         """
         await stop.close(self.daemon)
         await stop.resign(self._primary, stop.JOBS_S)
 
-    def _daemon(self) -> Daemon:
+    def _build_daemon(self) -> Daemon:
         settings, clock, store, ports = self.settings, self._clock, self._store, self._ports
         links = ports.links
         informer = Informer(
@@ -474,11 +475,11 @@ class NodeRole:
             VirtualMachine,
             clock=clock,
             random=self._random.fork("informers"),
-            selector=Selector.labels({HOST_LABEL: self.host}),
+            selector=Selector.from_labels({HOST_LABEL: self.host}),
         )
         shared = VmContext(
             host=self.host,
-            nonce=self._ids.uuid(),
+            nonce=self._ids.new_uuid(),
             store=store,
             domains=LocalDomains(ports.hypervisor, clock, limit_s=float(settings.call_limit)),
             pause=PauseGate(store, clock, self._ids),
@@ -527,7 +528,7 @@ class NodeRole:
         )
 
     def _network_port(self) -> NetworkPort:
-        """Networks of virtual machines, whoever makes them."""
+        """Networks of virtual machines, of our hosts or of others."""
         others, links = self._ports.network or NoNetworks(), self._links
         return others if links is None else BridgedPorts(self._store, self.host, lambda: links.made, others)
 

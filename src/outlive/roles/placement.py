@@ -6,22 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from outlive.base.clock import Clock
-from outlive.base.random import Random
-from outlive.placement.arrivals import InFlightController
+from outlive.base import Clock, Random
+from outlive.placement import (
+    ALL_GROUPS,
+    NOVA,
+    OWN,
+    Descheduler,
+    DeschedulingController,
+    FlavorGroupController,
+    Fleet,
+    HistoryCleanup,
+    HistoryWriter,
+    InFlightController,
+    InFlightWriter,
+    OvercommitController,
+    PipelineController,
+    PipelineTable,
+    PlacementService,
+    PlacementSettings,
+    VmMoves,
+    VmSize,
+    VMSource,
+    pipeline_metrics,
+)
 from outlive.placement.capacity_metrics import capacity_metrics
-from outlive.placement.controllers import ALL_GROUPS, FlavorGroupController, PipelineController, pipeline_metrics
-from outlive.placement.descheduling import NOVA, OWN, Descheduler, DeschedulingController
-from outlive.placement.fleet import Fleet
-from outlive.placement.history import HistoryCleanup, HistoryWriter
-from outlive.placement.in_flight import InFlightWriter
-from outlive.placement.overcommit import OvercommitController
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.ports import VmMoves
-from outlive.placement.quota import VmSize
-from outlive.placement.service import PlacementService
-from outlive.placement.settings import PlacementSettings
-from outlive.placement.vms import VMSource
 from outlive.resources import (
     Amounts,
     CommittedResource,
@@ -37,12 +45,7 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
-from outlive.runtime.controller import Options, Watch
-from outlive.runtime.election import Elector
-from outlive.runtime.events import EventRecorder
-from outlive.runtime.informer import Informer
-from outlive.runtime.manager import Manager
-from outlive.runtime.metrics import Metrics
+from outlive.runtime import ControllerOptions, Elector, EventRecorder, Informer, Manager, Metrics, Watch
 from outlive.store import Store
 
 
@@ -106,7 +109,7 @@ class PlacementRole:
     def _serve(self, settings: PlacementSettings) -> PlacementService:
         """The service, which follows everything that its answers rest on."""
         run, fleet = self._runtime, Fleet(settings)
-        table = PipelineTable(fleet.records.usable)
+        table = PipelineTable(fleet.records.usable_names)
         service = PlacementService(fleet, table, clock=run.clock, random=run.random, metrics=run.metrics)
         service.watch(
             hypervisors=self._followed.hypervisors,
@@ -131,7 +134,7 @@ class PlacementRole:
         run.manager.add_controller(builder, [Watch(self.pipelines), Watch(self.knowledge, builder.keys_of_knowledge)])
         kept = FlavorGroupController(run.store, flavors, groups, settings=settings, clock=run.clock)
         watches = [Watch(flavors, kept.keys), Watch(groups, kept.keys)]
-        run.manager.add_controller(kept, watches, options=Options(keys=(ALL_GROUPS,)))
+        run.manager.add_controller(kept, watches, options=ControllerOptions(keys=(ALL_GROUPS,)))
         if settings.overcommit_mappings:
             hypervisors = self._followed.hypervisors
             overcommit = OvercommitController(run.store, hypervisors, settings.overcommit_mappings)
@@ -143,7 +146,7 @@ class PlacementRole:
         history = service.history = HistoryWriter(run.store, clock=run.clock, events=run.events)
         history.expose(run.metrics)
         run.manager.add_task("placement-history-writer", history.run)
-        cleanup = HistoryCleanup(run.store, self._known, clock=run.clock)
+        cleanup = HistoryCleanup(run.store, self._list_known, clock=run.clock)
         run.manager.add_task("placement-history-cleanup", cleanup.run, elector=run.elector, after_sync=True)
         room = service.in_flight = InFlightWriter(run.store, service.fleet, reservations.get, clock=run.clock)
         room.expose(run.metrics)
@@ -154,11 +157,11 @@ class PlacementRole:
         return room, history
 
     def _deschedule(self, records: Informer[Descheduling], moves: Mapping[str, VmMoves], *, dry_run: bool) -> None:
-        """Detectors, and whoever carries out what they find."""
+        """Add detectors, and the controller that carries out what they find."""
         run = self._runtime
         descheduler = Descheduler(
             run.store,
-            self.service.pipelines.detecting,
+            self.service.pipelines.detector_pipelines,
             self.service.fleet.records,
             moves,
             self._kind_of,
@@ -178,7 +181,7 @@ class PlacementRole:
         return OWN if host is not None and host.spec.management == "node" else NOVA
 
     async def _size_of(self, vm: str) -> Amounts | None:
-        """The size of a VM as whoever knows all VMs has it."""
+        """The size of a VM as the source of VMs has it."""
         if self._source is not None:
             found = await self._source.get_vm(vm)
             return Amounts(cpu=found.cpu_milli, memory=found.memory_bytes) if found is not None else None
@@ -194,7 +197,7 @@ class PlacementRole:
         group = next((own.spec.extra_specs[key] for key in keys if own.spec.extra_specs.get(key)), "")
         return VmSize(group=group, resources=own.spec.resources)
 
-    async def _known(self) -> frozenset[str]:
+    async def _list_known(self) -> frozenset[str]:
         """Ids of all VMs that somebody knows, and names of all reservations."""
         listed = (await self._source.list_vms()).vms if self._source is not None else ()
         return frozenset(
@@ -202,7 +205,7 @@ class PlacementRole:
                 *(vm.id for vm in listed),
                 *(vm.name for vm in self._followed.vms.items()),
                 *self.service.fleet.vms,
-                *(one.name for one in self.service.fleet.reservations()),
+                *(one.name for one in self.service.fleet.list_reservations()),
             )
         )
 

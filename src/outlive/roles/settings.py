@@ -12,25 +12,27 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.commitments.settings import CommitmentSettings
-from outlive.failover.config import FailoverConfig, FailoverSettings, FailoverUpkeepSettings
-from outlive.failover.protection import Demands, ProtectionSettings, check_protection
-from outlive.inventory.settings import InventorySettings, OpenStackSettings
-from outlive.network.settings import NetworkSettings
-from outlive.node.vm.context import NodeSettings
-from outlive.placement.settings import PlacementSettings
-from outlive.runtime.audit import AuditSettings
-from outlive.runtime.backups import BackupSettings
-from outlive.runtime.election import ROUNDS_LEAST
-from outlive.runtime.notifications import NotifySettings
-from outlive.runtime.units import Duration
+from outlive.base import BadInput
+from outlive.commitments import CommitmentSettings
+from outlive.failover import (
+    Demands,
+    FailoverConfig,
+    FailoverSettings,
+    FailoverUpkeepSettings,
+    ProtectionSettings,
+    check_protection,
+)
+from outlive.inventory import InventorySettings, OpenStackSettings
+from outlive.network import NetworkSettings
+from outlive.node.vm import NodeSettings
+from outlive.placement import PlacementSettings
+from outlive.runtime import ROUNDS_LEAST, AuditSettings, BackupSettings, Duration, NotifySettings
 
 _PREFIX = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,40}\Z")
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What is logged, and where to."""
+    """Logging."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least important events that are logged."""
@@ -44,7 +46,7 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """How metrics are named."""
 
     prefix: str = "outlive_"
-    """Before the name of every metric."""
+    """Prefix of every metric."""
 
     def __post_init__(self) -> None:
         if self.prefix and not _PREFIX.match(self.prefix):
@@ -52,12 +54,12 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
 
 class ElectionSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Which of several equal processes does optional work."""
+    """Leader election among equal processes."""
 
     renew: Duration = Duration(2.0)
-    """How often the leader says that it is there."""
+    """How often the leader renews."""
     silence: Duration = Duration(12.0)
-    """How long others hear nothing of it before one takes over; at least four renewals."""
+    """Silence after which another process takes over; at least four renewals."""
 
     def __post_init__(self) -> None:
         if self.renew <= 0 or self.silence < ROUNDS_LEAST * self.renew:
@@ -103,7 +105,7 @@ class RoleSettings(FailoverSettings, frozen=True, kw_only=True):
 def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
     """The loaded sections as one whole; ``BadInput`` names the key that does not go with the rest."""
     upkeep: FailoverUpkeepSettings = sections["failoverUpkeep"]
-    failover: FailoverConfig = sections["failover"].apply_defaults().for_profile(upkeep.profile)
+    failover: FailoverConfig = sections["failover"].apply_defaults().adapt_to_profile(upkeep.profile)
     check_requirements(failover)
     protection: ProtectionSettings = sections["protection"]
     check_protection(protection)
@@ -113,7 +115,7 @@ def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
         raise BadInput(
             "VMs are to be read from Nova, and no cloud is named",
             place="failoverUpkeep.vmSource",
-            remedy="set openstack.cloud (docs/operating/openstack.md)",
+            remedy="set openstack.cloud (docs/how-to/openstack.md)",
         )
     openstack: OpenStackSettings = sections["openstack"]
     if sections["inventory"].source and openstack.cloud and openstack.inventory:

@@ -13,21 +13,13 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import NotFound, OutliveError
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
-from outlive.node.fencing.proofs import ISOLATE, PROVE_CUT, CutView, FencedView
-from outlive.node.membership.states import dated
-from outlive.node.membership.steps import RecordOutcome
+from outlive.base import Clock, NotFound, OutliveError, Random, as_datetime, get_logger
+from outlive.node.fencing import ISOLATE, PROVE_CUT, CutView, FencedView
+from outlive.node.membership import RecordOutcome, date_proofs
 from outlive.node.ports import CutPort
-from outlive.resources import Cluster, MemberRecord, Membership
-from outlive.resources.cluster import CLUSTER
-from outlive.runtime.informer import Informer
-from outlive.runtime.steps import ProtocolStep
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import Store, read
-from outlive.store.access import compare_and_swap
+from outlive.resources import CLUSTER, Cluster, MemberRecord, Membership
+from outlive.runtime import Informer, OrderedTaskGroup, Periodic, ProtocolStep
+from outlive.store import Store, compare_and_swap, read
 
 LOOK_S: Final = 2.0
 """How often revoked memberships are looked at."""
@@ -63,9 +55,7 @@ class StorageCuts:
         async with OrderedTaskGroup() as group:
             group.create_task(self._memberships.run(), name="memberships")
             await self._memberships.wait_synced()
-            while True:
-                await self.record_all()
-                await self._clock.sleep(LOOK_S)
+            await Periodic(self.record_all, LOOK_S, clock=self._clock).run()
 
     async def record_all(self) -> None:
         """Record what is proven of every revoked membership, and let in who was let in again."""
@@ -90,7 +80,8 @@ class StorageCuts:
             return
         if not set(known) <= set(scope):
             return  # somebody else isolates it from more than this node can answer for
-        paused = await self._is_paused()
+        cluster = await read(self._store, Cluster, CLUSTER)
+        paused = cluster is not None and cluster.status.pause is not None
         announced = await self._take(
             host,
             ISOLATE,
@@ -123,20 +114,14 @@ class StorageCuts:
 
     async def _release(self) -> None:
         """Connect replicas again whose host was let in, by a record that says so."""
-        for host, epoch in (await self._hosts()).items():
+        try:
+            hosts = dict(await self._cuts.list_hosts())
+        except NotFound:
+            return
+        for host, epoch in hosts.items():
             member = await read(self._store, Membership, host)
             if member is not None and member.record.cut.through < epoch <= member.record.dead_through:
                 await self._cuts.lift(host, epoch)
-
-    async def _hosts(self) -> dict[str, int]:
-        try:
-            return dict(await self._cuts.hosts())
-        except NotFound:
-            return {}
-
-    async def _is_paused(self) -> bool:
-        cluster = await read(self._store, Cluster, CLUSTER)
-        return cluster is not None and cluster.status.pause is not None
 
     async def _take(
         self, host: str, step: ProtocolStep[V, RecordOutcome], view: Callable[[MemberRecord], V]
@@ -151,7 +136,7 @@ class StorageCuts:
                 _log.info("storage.cut_refused", host=host, step=step.name, why=outcome.refused.why)
             if outcome.record is None or outcome.record == found.record:
                 return None
-            return _replace(found, record=dated(outcome.record, found.record, as_datetime(self._clock.now())))
+            return _replace(found, record=date_proofs(outcome.record, found.record, as_datetime(self._clock.now())))
 
         now = await compare_and_swap(self._store, Membership, host, change, clock=self._clock)
         return None if now is None else now.record

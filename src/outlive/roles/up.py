@@ -1,64 +1,61 @@
 """The role of ``outlive up``: everything on one store, in one event loop.
 
-Built from ports, so that the command line passes the real drivers and a simulation its own. Whoever runs it opens the
-store before and closes it after; the HTTP server is not part of the role but serves what it offers.
+Built from ports, so that the command line passes the real drivers and a simulation its own. The caller opens the store
+before and closes it after; the HTTP server is not part of the role but serves what it offers.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from outlive.base.clock import Clock
-from outlive.base.errors import AlreadyExists, BadInput, NotFound, Unavailable
-from outlive.base.ids import Ids
-from outlive.base.phrases import listing
-from outlive.base.random import Random
-from outlive.commitments.assembly import Commitments
-from outlive.commitments.open_changes import OPEN
-from outlive.commitments.overview import Overview
-from outlive.commitments.ports import CommitmentSource, DomainSource, Offload, ProjectSource, inline
-from outlive.commitments.records import BY_PROJECT, project_of
-from outlive.commitments.syncer import CommitmentSyncer, read_known
-from outlive.commitments.view import CommitmentInformers, commitment_indexes
-from outlive.commitments.view import slot_indexes as commitment_slot_indexes
-from outlive.failover.assembly import HOST_INDEX, Failover, Informers
-from outlive.failover.calls import Caller
-from outlive.failover.offers import InProcessPlacement, WithCandidates
-from outlive.failover.ports import Computer, PlacementPort
-from outlive.failover.protection import Demands
-from outlive.failover.report.reporter import SOURCE
-from outlive.inventory.cloud_sync import CloudCaches, CloudInventorySyncer, InventoryCluster
-from outlive.inventory.ports import InventorySource
-from outlive.inventory.sync import InventorySyncer
-from outlive.network.addressing import parse_any
-from outlive.network.controller import NetworkController
-from outlive.network.faults import NetworkFaults
-from outlive.network.host_limits import NetworkHostLimits
-from outlive.network.informers import NetworkInformers, interface_indexes, port_indexes
-from outlive.network.inspector import NetworkInspector
-from outlive.network.pod_cache import PodCache
-from outlive.network.pod_follower import PodFollower
-from outlive.network.ports import NeighbourTable, NorthboundDb, PacketTracer, SouthboundDb
-from outlive.node.vm.console import console_sweeper
-from outlive.placement.controllers import install_shipped
-from outlive.placement.descheduling import NOVA, OWN
-from outlive.placement.fleet import Fleet
-from outlive.placement.ports import VmMoves
-from outlive.placement.reservations import blocked_hosts
-from outlive.placement.vms import VMSource
-from outlive.recovery.cluster_gauges import ClusterGauges
-from outlive.recovery.controller import RecoveryController
-from outlive.recovery.descheduling import OwnVmMoves
-from outlive.recovery.informers import ASSIGNED_INDEX, RecoveryInformers, slot_indexes, vm_indexes
-from outlive.recovery.rebalancer import Rebalancer
+from outlive.base import AlreadyExists, BadInput, Clock, Ids, NotFound, Random, Unavailable, join_parts
+from outlive.commitments import (
+    BY_PROJECT,
+    OPEN,
+    CommitmentInformers,
+    Commitments,
+    CommitmentSyncer,
+    Overview,
+    commitment_indexes,
+    project_of,
+    read_store,
+)
+from outlive.commitments import slot_indexes as commitment_slot_indexes
+from outlive.failover import HOST_INDEX, Caller, Demands, Failover, InProcessPlacement, PlacementPort, WithCandidates
+from outlive.failover.reconciler import Informers
+from outlive.failover.report import SOURCE
+from outlive.inventory import CloudCaches, CloudInventorySyncer, InventorySource, InventorySyncer
+from outlive.network import (
+    NetworkController,
+    NetworkFaults,
+    NetworkHostLimits,
+    NetworkInformers,
+    NetworkInspector,
+    PodCache,
+    PodFollower,
+    interface_indexes,
+    parse_any,
+    port_indexes,
+)
+from outlive.node.vm import console_sweeper
+from outlive.placement import NOVA, OWN, Fleet, blocked_hosts, install_shipped
+from outlive.recovery import (
+    ClusterGauges,
+    OwnVmMoves,
+    Rebalancer,
+    RecoveryController,
+    RecoveryInformers,
+    slot_indexes,
+    vm_indexes,
+)
 from outlive.resources import (
+    CLUSTER,
     ZONE_LABEL,
     Cluster,
     CommitmentChange,
@@ -77,30 +74,45 @@ from outlive.resources import (
     VirtualMachine,
     VirtualMachinePort,
     VirtualNetwork,
+    to_builtins,
 )
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.codec import to_builtins
-from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons import FaultCode
 from outlive.roles.placement import Followed, PlacementRole, Runtime
 from outlive.roles.settings import RoleSettings
-from outlive.runtime.cluster_verbs import ClusterEvents, ClusterVerbs
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.election import Elector
-from outlive.runtime.events import EventRecorder, event_sweeper
-from outlive.runtime.faults import HOST_KINDS, ActiveFault, FaultRecorder, fault_sweeper, is_silenced, unrecorded
-from outlive.runtime.informer import Informer
-from outlive.runtime.manager import Manager
-from outlive.runtime.metrics import Metrics
-from outlive.runtime.notifier import Notifier, NotifierPorts
-from outlive.runtime.schema_upgrade import SchemaUpgrade
-from outlive.runtime.trail import Trail, trail_sweeper
-from outlive.store import Store, compare_and_swap
-from outlive.store.local import LocalStore
-from outlive.store.naming import MATCHES, beginning, matching, names_of
-from outlive.store.schema.storage import SchemaStorage
-from outlive.store.schema.stored_kinds import StoredKinds
-from outlive.store.selectors import Selector
-from outlive.store.troubles import StoreFull, StoreTroubles
+from outlive.roles.up_ports import InventoryCache, Limes, NetworkDatabases, PodCluster, Ports
+from outlive.runtime import (
+    HOST_KINDS,
+    ActiveFault,
+    DecisionLog,
+    Elector,
+    EventRecorder,
+    FaultRecorder,
+    Informer,
+    Manager,
+    Metrics,
+    Notifier,
+    NotifierPorts,
+    SchemaUpgrade,
+    Trail,
+    build_unrecorded,
+    event_sweeper,
+    fault_sweeper,
+    is_silenced,
+    trail_sweeper,
+)
+from outlive.store import (
+    MATCHES,
+    LocalStore,
+    Selector,
+    Store,
+    StoreFull,
+    StoreTroubles,
+    compare_and_swap,
+    find_by_prefix,
+    find_named,
+    names_of,
+)
+from outlive.store.schema import SchemaStorage, StoredKinds
 
 REBALANCE_TASK = "rebalance"
 NEAR_QUOTA = 0.8
@@ -117,100 +129,8 @@ ROLE = "failover"
 """The election behind which slots are placed: of several equal processes one does, and the others wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limes:
-    """Who lists commitments, and the projects that have some."""
-
-    projects: ProjectSource
-    commitments: CommitmentSource
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkDatabases:
-    """OVN's databases."""
-
-    northbound: NorthboundDb
-    southbound: SouthboundDb
-    tracer: PacketTracer | None = None
-    """Follows packets for ``outlive network trace``."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodCluster:
-    """A Kubernetes cluster whose pods are VMs that networks follow."""
-
-    store: Store
-    verbs: ClusterVerbs
-    events: ClusterEvents
-    write_events: Callable[[], Awaitable[None]]
-    """Writes what was emitted, until cancelled."""
-    neighbours: NeighbourTable | None = None
-    """Of this machine, where an EVPN fabric carries networks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The outside, as the role needs it; ``None`` stands for what is inside the process."""
-
-    computer: Computer
-    source: VMSource | None = None
-    placement: PlacementPort | None = None
-    inventory: InventorySource | None = None
-    """Who hosts, VMs and flavors are kept from; ``None``: nobody but users and imports."""
-    clusters: tuple[InventoryCluster, ...] = ()
-    """Where ``Hypervisor`` objects are that hosts are kept from."""
-    limes: Limes | None = None
-    """Whose commitments are kept; ``None``: those of batches alone."""
-    domains: DomainSource | None = None
-    """Who tells the names of domains; ``None``: nobody but LIQUID."""
-    nova: VmMoves | None = None
-    """Moves Nova's VMs for the descheduler."""
-    network: NetworkDatabases | None = None
-    """Where the networks of VMs are programmed; ``None``: nobody programs them."""
-    pods: PodCluster | None = None
-    """Whose pods networks follow (``network.pods``); ``None``: there are none."""
-    notify: NotifierPorts | None = None
-    """Who is told of faults; ``None``: nobody."""
-    offload: Offload = inline
-    """Where long work runs, so that the event loop stays free."""
-    schema: SchemaStorage | None = None
-    """Changes the storage schema, where the store has a tree; ``None``: it has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class InventoryCache:
-    """``Objects`` of an inventory, from informers."""
-
-    informers: Informers
-    of_flavors: Informer[Flavor]
-
-    def host(self, name: str) -> Hypervisor | None:
-        """One host."""
-        return self.informers.hypervisors.get(name)
-
-    def vm(self, name: str) -> VirtualMachine | None:
-        """One VM."""
-        return self.informers.vms.get(name)
-
-    def hosts(self) -> list[Hypervisor]:
-        """All hosts."""
-        return self.informers.hypervisors.items()
-
-    def vms(self) -> list[VirtualMachine]:
-        """All VMs."""
-        return self.informers.vms.items()
-
-    def flavors(self) -> list[Flavor]:
-        """All flavors."""
-        return self.of_flavors.items()
-
-    def vms_on(self, host: str) -> list[VirtualMachine]:
-        """The VMs that are assigned to a host."""
-        return self.informers.vms.by_index(ASSIGNED_INDEX, host)
-
-
 class UpRole:
-    """See the module. ``run`` until cancelled; ``ready`` says why it is not ready, or nothing."""
+    """See the module. ``run`` until cancelled; ``explain_unready`` says why it is not ready, or nothing."""
 
     def __init__(
         self,
@@ -238,22 +158,22 @@ class UpRole:
         self._clock = clock
         self._informing = random.fork("informers")
         self.informers = Informers(
-            hypervisors=self._informer(Hypervisor),
-            reservations=self._informer(
+            hypervisors=self._make_informer(Hypervisor),
+            reservations=self._make_informer(
                 Reservation, {HOST_INDEX: blocked_hosts, **slot_indexes(), **commitment_slot_indexes()}
             ),
-            groups=self._informer(FlavorGroup),
-            vms=self._informer(VirtualMachine, vm_indexes() | interface_indexes()),
+            groups=self._make_informer(FlavorGroup),
+            vms=self._make_informer(VirtualMachine, vm_indexes() | interface_indexes()),
         )
-        self.flavors = self._informer(Flavor)
+        self.flavors = self._make_informer(Flavor)
         self._sold = CommitmentInformers(
-            commitments=self._informer(CommittedResource, commitment_indexes()),
+            commitments=self._make_informer(CommittedResource, commitment_indexes()),
             reservations=self.informers.reservations,
             hypervisors=self.informers.hypervisors,
             groups=self.informers.groups,
-            capacities=self._informer(FlavorGroupCapacity),
-            quotas=self._informer(ProjectQuota, {BY_PROJECT: project_of}),
-            changes=self._informer(CommitmentChange, selector=OPEN),
+            capacities=self._make_informer(FlavorGroupCapacity),
+            quotas=self._make_informer(ProjectQuota, {BY_PROJECT: project_of}),
+            changes=self._make_informer(CommitmentChange, selector=OPEN),
         )
         self._events = EventRecorder(store, clock=clock, ids=ids, source=SOURCE)
         self._events.expose(self.metrics)
@@ -279,7 +199,7 @@ class UpRole:
                 quotas=self._sold.quotas,
                 capacities=self._sold.capacities,
             ),
-            self._informer,
+            self._make_informer,
             source=ports.source,
             moves={OWN: OwnVmMoves(store, clock=clock), **({NOVA: ports.nova} if ports.nova is not None else {})},
         )
@@ -314,7 +234,7 @@ class UpRole:
             self._add_cloud_inventory(ports, random, ids)
         if ports.limes is not None:
             self._add_sync(ports.limes, random)
-        self.recorded_faults = self._informer(Fault)
+        self.recorded_faults = self._make_informer(Fault)
         self.notifier = self._add_notifier(ports.notify or NotifierPorts({}), identity, random, ids)
         self._add_gauges()
         self._add_schema(ports.schema or StoredKinds(store), identity)
@@ -337,17 +257,17 @@ class UpRole:
         """Hosts and reservations as placement has them."""
         return self.placement.fleet
 
-    async def tolerance(self, _query: Mapping[str, str]) -> dict[str, Any]:
+    async def show_tolerance(self, _query: Mapping[str, str]) -> dict[str, Any]:
         """What the last cycle found out about failures that are survived; nothing before the first."""
         found = self.failover.reporter.last_tolerated
         return {} if found is None else {"tolerance": found.fleet, "unit": found.unit, "zones": found.zones}
 
-    async def protection(self, _query: Mapping[str, str]) -> dict[str, Any]:
+    async def show_protection(self, _query: Mapping[str, str]) -> dict[str, Any]:
         """When every VM has all its slots, as of now; nothing before the first cycle of a process that leads."""
-        found = self.failover.forecast.now()
+        found = self.failover.forecast.current_forecast()
         return {} if found is None else {**msgspec.to_builtins(found), "sentence": found.sentence}
 
-    async def overview(self, _query: Mapping[str, str]) -> list[Any]:
+    async def show_overview(self, _query: Mapping[str, str]) -> list[Any]:
         """What is used, committed, kept for failover and free, by zone and flavor group."""
         informers = self.commitments.informers
         zones = {host.name: host.metadata.labels.get(ZONE_LABEL, "") for host in informers.hypervisors.items()}
@@ -356,9 +276,9 @@ class UpRole:
             found.add(one)
             if number % OVERVIEW_TURN == 0:
                 await self._clock.sleep(0)
-        return [msgspec.to_builtins(row) for row in found.rows(informers.capacities.items())]
+        return [msgspec.to_builtins(row) for row in found.list_rows(informers.capacities.items())]
 
-    async def names(self, query: Mapping[str, str]) -> list[Any]:
+    async def show_names(self, query: Mapping[str, str]) -> list[Any]:
         """Which VMs or hosts (``kind``) are called so: ``name`` with ``projects``, ``prefix``, or ``ids``."""
         informers: dict[str, Informer[Any]] = {
             VirtualMachine.info.plural: self.informers.vms,
@@ -372,9 +292,9 @@ class UpRole:
             wanted = set(query["ids"].split(",")[:MATCHES])
             found = [one for one in known if one.id in wanted]
         elif "name" in query:
-            found = matching(known, query["name"], frozenset(filter(None, query.get("projects", "").split(","))))
+            found = find_named(known, query["name"], frozenset(filter(None, query.get("projects", "").split(","))))
         else:
-            found = beginning(known, query.get("prefix", ""))
+            found = find_by_prefix(known, query.get("prefix", ""))
         return [msgspec.to_builtins(one) for one in found]
 
     async def repair_commitments(self) -> list[Any]:
@@ -383,12 +303,12 @@ class UpRole:
             raise Unavailable("this process does not lead", remedy="ask the one that leads")
         return [msgspec.to_builtins(one) for one in await self.commitments.consistency.repair()]
 
-    def ready(self) -> str:
+    def explain_unready(self) -> str:
         """Why the role is not ready, in a few words; empty when it is."""
-        failure = self._write_failure()
-        return "; ".join((*((f"the store cannot write: {failure}",) if failure else ()), *self.manager.reasons()))
+        stopped = (f"the store cannot write: {failure}",) if (failure := self._write_failure()) else ()
+        return "; ".join((*stopped, *self.manager.explain_unready()))
 
-    async def faults(self, _query: Mapping[str, str]) -> list[Any]:
+    async def show_faults(self, _query: Mapping[str, str]) -> list[Any]:
         """Faults of this process that its store cannot hold."""
         return [to_builtins(one) for one in self._own_faults()]
 
@@ -396,23 +316,23 @@ class UpRole:
         cluster, active = ObjectRef(kind="Cluster", name=CLUSTER), list[ActiveFault]()
         if failure := self._write_failure():
             active.append(ActiveFault(FaultCode.STORE_NOT_WRITABLE, cluster, {"why": failure}))
-        near = self._store.near_quotas(NEAR_QUOTA) if isinstance(self._store, LocalStore) else ()
+        near = self._store.find_near_quotas(NEAR_QUOTA) if isinstance(self._store, LocalStore) else ()
         if near:
-            active.append(ActiveFault(FaultCode.STORE_QUOTA, cluster, {"what": listing(near, most=NAMED)}))
-        if malformed := [f"{kind}/{name} ({why})" for kind, name, why in self.manager.malformed()]:
-            active.append(ActiveFault(FaultCode.OBJECT_MALFORMED, cluster, {"what": listing(malformed, most=NAMED)}))
-        if lasting := self._troubles.lasting() if self._troubles is not None else ():
+            active.append(ActiveFault(FaultCode.STORE_QUOTA, cluster, {"what": join_parts(near, most=NAMED)}))
+        if malformed := [f"{kind}/{name} ({why})" for kind, name, why in self.manager.list_malformed()]:
+            active.append(ActiveFault(FaultCode.OBJECT_MALFORMED, cluster, {"what": join_parts(malformed, most=NAMED)}))
+        if lasting := self._troubles.lasting_errors() if self._troubles is not None else ():
             full = any(isinstance(one, StoreFull) for one in lasting)
             code = FaultCode.STORE_NOT_WRITABLE if full else FaultCode.STORE_REFUSES
-            said = listing([str(one) for one in lasting], most=NAMED)
+            said = join_parts([str(one) for one in lasting], most=NAMED)
             active.append(ActiveFault(code, cluster, {"why": said, "what": said}))
         active += [one for find in self.fault_sources for one in find()]
-        return [unrecorded(one, self._clock.now()) for one in active]
+        return [build_unrecorded(one, self._clock.now()) for one in active]
 
     def _collect_uses(self) -> list[Metric]:
         objects = GaugeMetricFamily("store_objects", "Objects in the store", labels=["kind"])
         size = GaugeMetricFamily("store_object_bytes", "Their size as JSON", labels=["kind"])
-        uses = self._store.uses() if isinstance(self._store, LocalStore) else {}
+        uses = self._store.usage_by_kind() if isinstance(self._store, LocalStore) else {}
         for plural, (count, size_bytes) in uses.items():
             objects.add_metric([plural], count)
             size.add_metric([plural], size_bytes)
@@ -458,7 +378,7 @@ class UpRole:
         """Let running work end, and then ``run``."""
         self.manager.stop()
 
-    def _informer(
+    def _make_informer(
         self,
         kind: type[R],
         indexes: Mapping[str, Callable[[R], Iterable[str]]] | None = None,
@@ -472,11 +392,11 @@ class UpRole:
     def _add_network(self, databases: NetworkDatabases | None) -> None:
         """What has networks follow VMs, and VMs stay where their networks are, behind the same election."""
         informers = NetworkInformers(
-            ports=self._informer(VirtualMachinePort, port_indexes()),
-            networks=self._informer(VirtualNetwork),
+            ports=self._make_informer(VirtualMachinePort, port_indexes()),
+            networks=self._make_informer(VirtualNetwork),
             vms=self.informers.vms,
             hosts=self.informers.hypervisors,
-            clusters=self._informer(Cluster),
+            clusters=self._make_informer(Cluster),
         )
         NetworkHostLimits(self._store, informers, self._clock).attach(self.manager, self.elector)
         if databases is None:
@@ -557,7 +477,7 @@ class UpRole:
             cluster.store,
             cluster.verbs,
             cluster.events,
-            self._informer(VirtualNetwork),
+            self._make_informer(VirtualNetwork),
             databases.northbound,
             settings,
             cache=PodCache(cluster.store, self._clock, random),
@@ -580,8 +500,8 @@ class UpRole:
                 vms=informers.vms,
                 reservations=informers.reservations,
                 hypervisors=informers.hypervisors,
-                memberships=self._informer(Membership),
-                clusters=self._informer(Cluster),
+                memberships=self._make_informer(Membership),
+                clusters=self._make_informer(Cluster),
             ),
             placement=WithCandidates(placement, self.fleet) if placement.needs_candidates else placement,
             fleet=self.fleet,
@@ -633,7 +553,7 @@ class UpRole:
             metrics=self.metrics,
             local=self._own_faults,
             is_quiet=is_quiet,
-            unready=self.ready,
+            unready=self.explain_unready,
         )
         self.manager.add_task(NOTIFY_TASK, notifier.run)
         return notifier
@@ -643,7 +563,7 @@ class UpRole:
         gauges = ClusterGauges(
             self.recovery.informers,
             self.recorded_faults,
-            life=self.recovery.liveness.now,
+            life=self.recovery.liveness.current_liveness,
             own_faults=self._own_faults,
             uncovered=lambda: self.failover.reporter.last_uncovered,
             wrote_at=lambda: getattr(self._store, "written_at", None),
@@ -697,7 +617,7 @@ class UpRole:
         syncer = CommitmentSyncer(
             limes.projects,
             limes.commitments,
-            partial(read_known, self._store),
+            partial(read_store, self._store),
             self.commitments.changes.carry_out,
             self.settings.commitments,
             clock=self._clock,
@@ -713,7 +633,7 @@ class UpRole:
         """Hosts are kept as their objects in other clusters are, by the process that leads."""
         source = ports.source
 
-        async def placed() -> Mapping[str, str]:
+        async def read_placements() -> Mapping[str, str]:
             if source is not None:
                 return {vm.id: vm.host for vm in (await source.list_vms()).vms}
             return {vm.name: vm.host for vm in self.informers.vms.items()}
@@ -723,7 +643,7 @@ class UpRole:
             ports.clusters,
             self.settings.inventory,
             CloudCaches(self.informers.hypervisors, self.informers.reservations),
-            placed,
+            read_placements,
             clock=self._clock,
             random=random.fork("inventory"),
             ids=ids,

@@ -2,7 +2,7 @@
 
 Each line is a JSON document whose last member is the SHA-256 of the line before it and of the rest of the line, so a
 line that was changed, left out or put in shows (``verify``). What was cut off at the end shows only to somebody who
-kept a later digest: the server logs the newest one now and then (docs/operating/audit.md). Values that were written
+kept a later digest: the server logs the newest one now and then (docs/how-to/audit.md). Values that were written
 are not in it, since some are secret; the fields that differ are.
 """
 
@@ -16,11 +16,9 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from outlive.base.clock import Instant
-from outlive.base.errors import Refused
-from outlive.resources import ObjectRef
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.reasons.faults import FaultCode
+from outlive.base import Instant, Refused
+from outlive.resources import CLUSTER, ObjectRef
+from outlive.resources.reasons import FaultCode
 from outlive.runtime.faults import ActiveFault
 from outlive.runtime.units import Duration, Size
 
@@ -55,18 +53,16 @@ LINE_REST: Final = 200
 
 
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What the server writes down of who did what."""
+    """The audit log."""
 
     routine: bool = False
-    """Also what hosts and controllers write all the time: renewals of leases and roles, figures, logs, events,
-    decisions, faults."""
+    """Also log routine writes of hosts and controllers."""
     file_size: Size = Size(16 * 2**20)
-    """A larger file is followed by the next one."""
+    """Size at which the next file begins."""
     files: int = 64
-    """Files that are kept; of more, the oldest goes."""
+    """Files to keep; the oldest goes first."""
     keep: Duration = Duration(30 * DAY_S)
-    """How long entries are to be kept: a fault says where ``files`` are too few for that, and no token writes more
-    than half of what fits into them within that time."""
+    """How long entries are kept; a fault reports if ``files`` is too small for that."""
 
     def __post_init__(self) -> None:
         if self.file_size < 4096:
@@ -131,7 +127,7 @@ class AuditChain:
         """Of the last entry."""
         self.digest = digest
 
-    def line(self, entry: AuditEntry) -> bytes:
+    def next_line(self, entry: AuditEntry) -> bytes:
         """The next line, with its end."""
         self.number += 1
         body = msgspec.json.encode(msgspec.structs.replace(entry, number=self.number, previous=self.digest))
@@ -250,7 +246,7 @@ class Refusals:
         self._of[token] += 1
         return self._of[token] <= SURGE
 
-    def surge(self, at: Instant) -> str:
+    def describe_surge(self, at: Instant) -> str:
         """How many there were and where they came from, if they are a surge; else empty."""
         self._forget(at)
         if len(self._recent) < SURGE:
@@ -270,7 +266,7 @@ class Refusals:
             del self._of[token]
 
 
-class _Spent:
+class _TokenUse:
     """What a token has written of late."""
 
     def __init__(self, at: Instant) -> None:
@@ -298,11 +294,11 @@ class TokenShares:
 
     def __init__(self, bytes_per_day: int) -> None:
         self._share = float(bytes_per_day)
-        self._tokens: dict[str, _Spent] = {}
+        self._tokens: dict[str, _TokenUse] = {}
 
     def take(self, entry: AuditEntry, now: Instant, *, changed: bool) -> bool:
         """Whether the entry is written; else it is counted."""
-        spent = self._tokens.setdefault(entry.token, _Spent(now))
+        spent = self._tokens.setdefault(entry.token, _TokenUse(now))
         spent.bytes = max(0.0, spent.bytes - max(0.0, now - spent.at) * self._share / DAY_S)
         spent.at = now
         size = len(msgspec.json.encode(entry)) + LINE_REST
@@ -316,14 +312,28 @@ class TokenShares:
         spent.counted_at, spent.latest = now, entry
         return False
 
-    def summaries(self, now: Instant, *, ended: bool = False) -> list[AuditEntry]:
+    def take_summaries(self, now: Instant, *, ended: bool = False) -> list[AuditEntry]:
         """Entries of what was counted, one a token and ``WINDOW_S``; all that there is if the log ``ended``."""
         found = list[AuditEntry]()
         for name in [name for name, one in self._tokens.items() if one.at <= now - DAY_S and not one.counts]:
             del self._tokens[name]
         for spent in self._tokens.values():
-            if spent.counts and spent.latest is not None and (ended or now >= spent.due):
-                found.append(_summary(spent.latest, spent.counts))
+            latest, counts = spent.latest, spent.counts
+            if counts and latest is not None and (ended or now >= spent.due):
+                found.append(
+                    AuditEntry(
+                        at=latest.at,
+                        token=latest.token,
+                        role=latest.role,
+                        host=latest.host,
+                        client=latest.client,
+                        verb=SUMMARY,
+                        object="",
+                        counts=tuple(f"{what} {count}" for what, count in counts.most_common()),
+                        status=0,
+                        omitted=counts.total(),
+                    )
+                )
                 spent.counts = Counter()
                 spent.due = Instant(now + WINDOW_S)
         return found
@@ -343,25 +353,10 @@ class TokenShares:
         return ", ".join([*(f"{count} of {name or 'requests without a token'}" for count, name in named), *more])
 
 
-def _summary(latest: AuditEntry, counts: Counter[str]) -> AuditEntry:
-    return AuditEntry(
-        at=latest.at,
-        token=latest.token,
-        role=latest.role,
-        host=latest.host,
-        client=latest.client,
-        verb=SUMMARY,
-        object="",
-        counts=tuple(f"{what} {count}" for what, count in counts.most_common()),
-        status=0,
-        omitted=counts.total(),
-    )
-
-
 def audit_faults(
     *, omitted: int, failure: str, surge: str, summarized: str = "", lost_before: str = ""
 ) -> list[ActiveFault]:
-    """Faults of the log itself, of a surge of refusals (``Refusals.surge``), of tokens beyond their share
+    """Faults of the log itself, of a surge of refusals (``Refusals.describe_surge``), of tokens beyond their share
     (``TokenShares.describe``), and of entries that went too early."""
     cluster, found = ObjectRef(kind="Cluster", name=CLUSTER), list[ActiveFault]()
     if failure:

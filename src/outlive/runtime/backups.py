@@ -2,7 +2,7 @@
 
 ``BackupKeeper`` looks now and then: the newest backup in the directory says when the next one is due, so that a restart
 neither repeats nor forgets one. Old ones go only after a new one was written and checked, so the last good one never
-does (docs/operating/state.md#schedule).
+does (docs/how-to/state.md#schedule).
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from typing import Any, Final, Protocol
 import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from outlive.base.clock import Clock, Instant, as_datetime
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
-from outlive.resources import ObjectRef
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.reasons.faults import FaultCode
+from outlive.base import Clock, Instant, OutliveError, as_datetime, get_logger
+from outlive.resources import CLUSTER, ObjectRef
+from outlive.resources.reasons import FaultCode
 from outlive.runtime.faults import ActiveFault
+from outlive.runtime.periodic import Periodic
 from outlive.runtime.units import Duration
 
 DAY_S: Final = 86_400.0
@@ -42,20 +40,20 @@ _log = get_logger("backup")
 
 
 class BackupSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Backups that the server makes by itself."""
+    """Backups that the server makes."""
 
     enabled: bool = True
-    """``false``: none, and no fault says that there is none."""
+    """``false``: no backups and no fault about them."""
     directory: str = "backups"
-    """Where they are kept; relative to the state directory. Name a place on another machine's disk, if there is one."""
+    """Folder, relative to the state directory; better on another machine's disk."""
     every: Duration = Duration(DAY_S)
-    """A new one is made when the newest is so old."""
+    """Time between backups."""
     keep: int = 7
-    """So many are kept, the newest."""
+    """Number of backups to keep."""
     passphrase_file: str = ""
-    """Holds the passphrase, in its first line, with which the keys in a backup are encrypted."""
+    """File whose first line is the passphrase for the keys in a backup."""
     recipient: str = ""
-    """The age recipient (``age1…``) for which they are encrypted instead. With neither, keys are left out."""
+    """The age recipient (``age1…``) for the keys instead. With neither, backups have no keys."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.keep <= KEEP_MOST:
@@ -81,7 +79,7 @@ class BackupCopy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class BackupDirectory(Protocol):
     """The directory of backups."""
 
-    async def copies(self) -> Sequence[BackupCopy]:
+    async def list_copies(self) -> Sequence[BackupCopy]:
         """Those that are there and can be read, of names like ``NAME``; others are passed over. ``OutliveError``."""
         ...
 
@@ -94,24 +92,19 @@ class BackupDirectory(Protocol):
         ...
 
 
-def due_at(copies: Sequence[BackupCopy], every_s: float, started: Instant, now: Instant) -> Instant:
+def compute_due_time(copies: Sequence[BackupCopy], every_s: float, started: Instant, now: Instant) -> Instant:
     """When the next backup is due: ``every_s`` after the newest; without any, ``FIRST_S`` after the server started. One
     from the future, by a clock that was wrong, does not count."""
     past = [one.made_at for one in copies if one.made_at <= now]
     return Instant(max(past) + every_s) if past else Instant(started + FIRST_S)
 
 
-def surplus(copies: Sequence[BackupCopy], keep: int, newest: str) -> list[str]:
+def find_surplus(copies: Sequence[BackupCopy], keep: int, newest: str) -> list[str]:
     """Names of those that may go now that ``newest`` was written and checked, which never does."""
     by_age = sorted(
         (one for one in copies if one.name != newest), key=lambda one: (one.made_at, one.name), reverse=True
     )
     return [one.name for one in by_age[keep - 1 :]]
-
-
-def backup_name(now: Instant) -> str:
-    """The name of a backup that is made now, so that names sort by age."""
-    return f"outlive-{as_datetime(now):%Y%m%dT%H%M%SZ}.tar"
 
 
 class BackupKeeper:
@@ -129,30 +122,31 @@ class BackupKeeper:
 
     async def run(self) -> None:
         """Make backups when they are due, until cancelled."""
-        while self._settings.enabled:
-            await self._clock.sleep(await self.step())
+        if self._settings.enabled:
+            await Periodic(self.step, LOOK_S, clock=self._clock).run()
 
     async def step(self) -> float:
         """Make a backup if one is due, and delete what is too many then; the seconds until the next step."""
         now = self._clock.now()
-        with self._noting("list"):
-            copies = await self._directory.copies()
+        with self._note_failure("list"):
+            copies = await self._directory.list_copies()
             self._newest = max(copies, key=lambda one: one.made_at, default=None)
         if "list" in self._failures:
             return RETRY_S
-        if (wait_s := due_at(copies, float(self._settings.every), self._started, now) - now) > 0:
+        if (wait_s := compute_due_time(copies, float(self._settings.every), self._started, now) - now) > 0:
             self._failures.pop("make", None)
             return min(wait_s, LOOK_S)
-        with self._noting("make"):
-            self._newest = newest = await self._directory.make(backup_name(now))
+        with self._note_failure("make"):
+            name = f"outlive-{as_datetime(now):%Y%m%dT%H%M%SZ}.tar"  # names sort by age
+            self._newest = newest = await self._directory.make(name)
             _log.info("backup.made", name=newest.name, bytes=newest.size_bytes, keys=newest.keys)
         if "make" not in self._failures:
-            with self._noting("delete"):
-                await self._directory.delete(surplus(copies, self._settings.keep, newest.name))
+            with self._note_failure("delete"):
+                await self._directory.delete(find_surplus(copies, self._settings.keep, newest.name))
         return RETRY_S if self._failures else min(float(self._settings.every), LOOK_S)
 
     @contextlib.contextmanager
-    def _noting(self, step: str) -> Iterator[None]:
+    def _note_failure(self, step: str) -> Iterator[None]:
         """An error of this step is what went wrong last with it; without one nothing is wrong with it."""
         try:
             yield
@@ -162,7 +156,7 @@ class BackupKeeper:
         else:
             self._failures.pop(step, None)
 
-    def faults(self, now: Instant) -> list[ActiveFault]:
+    def list_faults(self, now: Instant) -> list[ActiveFault]:
         """What is wrong with the backups now."""
         if not self._settings.enabled:
             return []

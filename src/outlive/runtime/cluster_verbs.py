@@ -41,7 +41,7 @@ class PatchOperation(msgspec.Struct, frozen=True, omit_defaults=True):
 class ClusterVerbs(Protocol):
     """See the module. ``key`` is ``name``, or ``namespace/name`` of kinds that have namespaces."""
 
-    async def served(self, api_version: str) -> tuple[ServedResource, ...]:
+    async def list_served(self, api_version: str) -> tuple[ServedResource, ...]:
         """What the server has of ``v1`` or of a group and version; ``NotFound``: it has no such API."""
         ...
 

@@ -10,6 +10,7 @@ sections; what a key means is the ``description`` of its ``msgspec.Meta`` or els
 from __future__ import annotations
 
 import difflib
+import enum
 import inspect
 import re
 import typing
@@ -21,18 +22,16 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import yaml  # type: ignore[import-untyped]
 
-from outlive.base.errors import BadInput, LimitExceeded, NotFound
-from outlive.base.files import check_private
-from outlive.resources.documents import Problems
-from outlive.resources.schema import field_docs
+from outlive.base import BadInput, LimitExceeded, NotFound, check_private
+from outlive.resources import Problems, field_docs
 from outlive.runtime.units import Duration, Size, decode_unit, encode_unit
 from outlive.runtime.validation import (
     ENVIRONMENT_PREFIX,
     SEPARATOR,
     Mistake,
-    at_text,
     environment_name,
-    mistakes,
+    find_mistakes,
+    path_text,
     struct_in,
 )
 
@@ -153,7 +152,7 @@ def load_settings(
 
     Raises ``BadInput`` (also for a broken file), ``NotFound`` for a file that is not there, ``LimitExceeded``.
     """
-    said = _Said(sections)
+    said = _RawSettings(sections)
     if file is not None:
         said.take_file(file)
     said.take_environment(environ)
@@ -163,7 +162,7 @@ def load_settings(
     return built
 
 
-class _Said:
+class _RawSettings:
     """Everything that was said, by whom: raw values by section and key, and the place of each."""
 
     def __init__(self, sections: Mapping[str, type[msgspec.Struct]]) -> None:
@@ -183,12 +182,14 @@ class _Said:
             place = self._places.get((str(section),), str(file))
             struct = self._sections.get(section)
             if struct is None:
-                self._note(_unknown("section", str(section), self._sections, place))
+                self._note(_unknown_error("section", str(section), self._sections, place))
                 continue
             if value is None:
                 continue
             if not isinstance(value, dict):
-                self._note(BadInput(f"section {section} is {_shown(value)}", place=place, remedy="write keys below it"))
+                self._note(
+                    BadInput(f"section {section} is {_shorten_value(value)}", place=place, remedy="write keys below it")
+                )
                 continue
             self._values[section] = value
 
@@ -225,12 +226,19 @@ class _Said:
 
     def build(self, section: str) -> Any:
         """The section's struct; ``None`` where something is wrong with it, which is noted."""
-        given, kind = self._given(section), self._sections[section]
+        kind, said = self._sections[section], self._values.get(section, {})
+        kinds = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+        # a null where none is allowed counts as nothing said
+        given: dict[str, Any] = {}
+        for key, value in said.items():
+            type_ = kinds.get(key, Any)
+            if value is not None or type_ is Any or type(None) in typing.get_args(type_):
+                given[key] = value
         try:
             return msgspec.convert(given, kind, dec_hook=decode_unit)
         except msgspec.ValidationError:
-            for one in mistakes(given, kind, dec_hook=decode_unit):
-                self._note(self._wrong(section, given, one))
+            for one in find_mistakes(given, kind, dec_hook=decode_unit):
+                self._note(self._explain_mistake(section, given, one))
         except BadInput as error:
             place = self._places.get((section,), "")
             self._note(BadInput(error.message, place=error.place or place or section, remedy=error.remedy))
@@ -239,23 +247,17 @@ class _Said:
     def _note(self, error: BadInput) -> None:
         self.problems.add(error.place, error.message, error.remedy)
 
-    def _given(self, section: str) -> dict[str, Any]:
-        """What was said in the section; a null where none is allowed counts as nothing said."""
-        kinds = {field.encode_name: field.type for field in msgspec.structs.fields(self._sections[section])}
-        said: dict[str, Any] = self._values.get(section, {})
-        return {key: v for key, v in said.items() if v is not None or _allows_null(kinds.get(key, Any))}
-
-    def _wrong(self, section: str, given: Any, mistake: Mistake) -> BadInput:
+    def _explain_mistake(self, section: str, given: Any, mistake: Mistake) -> BadInput:
         place = self._place_of(section, tuple(word for word in mistake.at if isinstance(word, str)))
         if mistake.known:
             around = (section, *mistake.at[:-1])
-            known = [at_text((*around, name)) for name in mistake.known]
-            return _unknown("key", at_text((section, *mistake.at)), known, place)
+            known = [path_text((*around, name)) for name in mistake.known]
+            return _unknown_error("key", path_text((section, *mistake.at)), known, place)
         value = given
         for word in mistake.at:
             value = value.get(word) if isinstance(value, dict) else value[word]
-        shown = "(hidden)" if any(_SECRET.search(str(word)) for word in mistake.at) else _shown(value)
-        what = f"{at_text((section, *mistake.at))} is {shown}" if mistake.at else f"section {section}"
+        shown = "(hidden)" if any(_SECRET.search(str(word)) for word in mistake.at) else _shorten_value(value)
+        what = f"{path_text((section, *mistake.at))} is {shown}" if mistake.at else f"section {section}"
         return BadInput(f"{what}: {mistake.text}", place=place, remedy="see docs/reference/configuration.md")
 
     def _place_of(self, section: str, keys: Path_) -> str:
@@ -271,7 +273,7 @@ class _Said:
         """The path of wire names that these words mean, ignoring case and underscores, and the type there."""
         section = _match(words[0], self._sections)
         if section is None:
-            raise _unknown("section", words[0], self._sections, place)
+            raise _unknown_error("section", words[0], self._sections, place)
         path: Path_ = (section,)
         kind: Any = self._sections[section]
         for word in words[1:]:
@@ -281,7 +283,7 @@ class _Said:
             fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
             name = _match(word, fields)
             if name is None:
-                raise _unknown(
+                raise _unknown_error(
                     "key", f"{'.'.join(path)}.{word}", [f"{'.'.join(path)}.{each}" for each in fields], place
                 )
             path, kind = (*path, name), fields[name]
@@ -308,10 +310,6 @@ def _holds_secret(value: Any, key: str = "") -> bool:
     if isinstance(value, list):
         return any(_holds_secret(inner, key) for inner in value)
     return isinstance(value, str) and bool(value) and bool(_CREDENTIAL.search(key) or _IN_URL.search(value))
-
-
-def _allows_null(kind: Any) -> bool:
-    return kind is Any or type(None) in typing.get_args(kind)
 
 
 def _from_text(text: str, kind: Any) -> Any:
@@ -342,22 +340,22 @@ def _match(word: str, names: Mapping[str, Any]) -> str | None:
     """The name that the word is, ignoring case and underscores; an exact one first."""
     if word in names:
         return word
-    plain = _plain(word)
-    return next((name for name in names if _plain(name) == plain), None)
+    plain = _normalise_word(word)
+    return next((name for name in names if _normalise_word(name) == plain), None)
 
 
-def _plain(word: str) -> str:
+def _normalise_word(word: str) -> str:
     return word.replace("_", "").lower()
 
 
-def _unknown(what: str, name: str, known: Mapping[str, Any] | list[str], place: str) -> BadInput:
-    by_plain = {_plain(each): each for each in known}
-    near = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=0.5)
+def _unknown_error(what: str, name: str, known: Mapping[str, Any] | list[str], place: str) -> BadInput:
+    by_plain = {_normalise_word(each): each for each in known}
+    near = difflib.get_close_matches(_normalise_word(name), by_plain, n=1, cutoff=0.5)
     remedy = f"did you mean {by_plain[near[0]]}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
     return BadInput(f"{what} {name[:SHOWN_CHARACTERS]!r} is not known", place=place, remedy=remedy)
 
 
-def _shown(value: object) -> str:
+def _shorten_value(value: object) -> str:
     text = repr(value)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
@@ -367,57 +365,92 @@ _INTRODUCTION = """\
 
 <!-- Generated from the code; do not edit. -->
 
-Settings come from `outlive.yaml`, from the environment and from flags; a flag counts more than a variable, and a
-variable more than the file. In a variable's name case and single underscores are free. An unknown section or key
-is an error.
+Settings come from `outlive.yaml`, from variables and from flags; a flag counts more than a variable, and a variable
+more than the file. The variable of `tlsKey` in section `api` is `OUTLIVE_API__TLS_KEY`, with `__` for each dot:
+`OUTLIVE_COMMITMENTS__LIQUID_POLICY__PROJECTS`. Keys below an entry of a map (`NAME`) have none. An unknown section or
+key is an error.
+
+After a key stands its default or its type, or the values to choose from, the default first; a key without either is
+text and empty. Durations are such as `90s`, `5m`, sizes such as `4Mi`. `outlive config timings` shows every interval
+and limit of time, also those that are no settings.
 """
 
 
 _HOSTS = """\
 # Settings of a host
 
-A host with our daemon has a file of its own, `/etc/outlive/node.yaml` ([node daemon](../roles/node.md)). It holds the
-sections `node` and `log` of those above, and the following ones.
+A host with Outlive's daemon has a file of its own, `/etc/outlive/node.yaml` ([host daemon](../how-to/host-daemon.md)).
+It has the sections `node` and `log` of those above, and the following ones.
 """
 
 
 def reference_page(
     sections: Mapping[str, type[msgspec.Struct]], hosts: Mapping[str, type[msgspec.Struct]] | None = None
 ) -> str:
-    """All sections as markdown, a table each: key, variable, type, default, meaning. ``hosts``: those of a host."""
-    page = "\n".join([_INTRODUCTION, *_tables(sections)])
+    """All sections as markdown, a list each: key, type, default, meaning. ``hosts``: those of a host."""
+    page = "\n".join([_INTRODUCTION, *_render_sections(sections)])
     only = {name: struct for name, struct in (hosts or {}).items() if sections.get(name) is not struct}
-    return "\n".join([page, _HOSTS, *_tables(only)]) if only else page
+    return "\n".join([page, _HOSTS, *_render_sections(only)]) if only else page
 
 
-def _tables(sections: Mapping[str, type[msgspec.Struct]]) -> Iterator[str]:
+def _render_sections(sections: Mapping[str, type[msgspec.Struct]]) -> Iterator[str]:
     for section, struct in sections.items():
-        lines = [f"## {section}", "", inspect.cleandoc(struct.__doc__ or ""), ""]
-        lines += ["| key | variable | type | default | meaning |", "|---|---|---|---|---|"]
-        lines += [f"| {' | '.join(row)} |" for row in _rows(section, struct, ())]
-        yield "\n".join(lines) + "\n"
+        about = _link_pages(inspect.cleandoc(struct.__doc__ or "").replace("``", "`"))
+        about = SECTION_NAMED.sub("", about)
+        head = [about[0].upper() + about[1:], ""] if about else []
+        yield "\n".join([f"## {section}", "", *head, *_render_keys(struct, (), {})]) + "\n"
 
 
-def _rows(section: str, struct: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _render_keys(struct: type[msgspec.Struct], path: Path_, shown: dict[type, str]) -> Iterator[str]:
+    """A line for each key; ``shown`` has the structs whose keys were listed already, and where."""
     docs = field_docs(struct)
+    of_base = (
+        {field.name for field in msgspec.structs.fields(_find_base(struct))} if _find_base(struct) in shown else set()
+    )
+    if of_base:
+        yield f"- `{'.'.join(path)}`: the keys {_join_names(_find_base(struct))} as in `{shown[_find_base(struct)]}`."
     for field in msgspec.structs.fields(struct):
-        here = (*path, field.encode_name)
-        nested = struct_in(field.type)
-        if nested is not None:
-            yield from _rows(section, nested, here)
+        if field.name in of_base:
             continue
-        yield (
-            f"`{'.'.join(here)}`",
-            "" if ENTRY in here else f"`{environment_name(section, *here)}`",
-            _cell(_type_name(field.type)),
-            _cell(_default(field)),
-            _cell(_description(field.type) or docs.get(field.name, "")),
-        )
+        here = (*path, field.encode_name)
+        key = ".".join(here)
+        if (nested := struct_in(field.type)) is not None:
+            if nested in shown:
+                yield f"- `{key}`: the keys {_join_names(nested)} as in `{shown[nested]}`."
+                continue
+            yield from _render_keys(nested, here, shown)
+            continue
+        kind, default = _type_name(field.type), _format_default(field)
+        words, word = kind.split(", "), default.removeprefix("default ")
+        if kind.startswith("`") and word in words:  # the default is the first of the words to choose from
+            kind, default = ", ".join([word, *(one for one in words if one != word)]), ""
+        notes = [note for note in ("" if default and kind in SHOWN_BY_DEFAULTS else kind, default) if note]
+        about = f" ({', '.join(notes)})".replace(" (default ", " (") if notes else ""
+        text = _find_description(field.type) or docs.get(field.name, "")
+        yield f"- `{key}`{about}: {_link_pages(' '.join(text.split()).replace('``', '`'))}"
         if typing.get_origin(field.type) is dict and (entry := struct_in(typing.get_args(field.type)[1])) is not None:
-            yield from _rows(section, entry, (*here, ENTRY))
+            yield from _render_keys(entry, (*here, ENTRY), shown)
+    if path:
+        shown.setdefault(struct, ".".join(path))
+        shown.setdefault(_find_base(struct), ".".join(path))
 
 
-def _description(kind: Any) -> str:
+def _find_base(struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """The struct that a struct has its first keys from."""
+    return struct.__mro__[1]
+
+
+def _join_names(struct: type[msgspec.Struct]) -> str:
+    return ", ".join(f"`{field.encode_name}`" for field in msgspec.structs.fields(struct))
+
+
+def _link_pages(text: str) -> str:
+    """The text with links in place of names of pages."""
+    linked = re.sub(r"docs/([\w/-]+)\.md(#[\w-]+)?", r"[\1](../\1.md\2)", text)
+    return linked.replace("](../reference/", "](")
+
+
+def _find_description(kind: Any) -> str:
     if typing.get_origin(kind) is not Annotated:
         return ""
     for note in typing.get_args(kind)[1:]:
@@ -426,18 +459,19 @@ def _description(kind: Any) -> str:
     return ""
 
 
-def _default(field: Any) -> str:
+def _format_default(field: Any) -> str:
+    """The default as the page shows it; empty: it is nothing."""
     if field.default is not msgspec.NODEFAULT:
         value = field.default
     elif field.default_factory is not msgspec.NODEFAULT:
         value = field.default_factory()
     else:
         return "required"
-    if value is None or value == "":
-        return "none"
-    if isinstance(value, Duration | Size | str):
-        return f"`{value}`"
-    return f"`{msgspec.json.encode(value, enc_hook=encode_unit).decode()}`"
+    if value is None or value in ("", [], {}, ()):
+        return ""
+    is_text = isinstance(value, Duration | Size | str)
+    shown = str(value) if is_text else msgspec.json.encode(value, enc_hook=encode_unit).decode()
+    return f"default `{shown}`" if len(shown) <= SHOWN_CHARACTERS else ""
 
 
 def _type_name(kind: Any) -> str:
@@ -446,24 +480,28 @@ def _type_name(kind: Any) -> str:
         return _type_name(arguments[0])
     if origin is Literal:
         return ", ".join(f"`{each}`" for each in arguments)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return ", ".join(f"`{each.value}`" for each in kind)
     if origin in (typing.Union, UnionType):
-        return " or ".join(_type_name(each) for each in arguments if each is not NoneType)
+        return " or ".join(filter(None, (_type_name(each) for each in arguments if each is not NoneType)))
+    if struct_in(kind) is not None:
+        return ""
     if origin in (list, tuple):
-        return f"list of {_type_name(arguments[0])}"
+        return f"list of {_type_name(arguments[0])}".removesuffix(" of ")
     if origin is dict:
-        return f"map of {_type_name(arguments[1])}"
+        return f"map of {_type_name(arguments[1])}".removesuffix(" of ")
     return _PLAIN_TYPES.get(kind, getattr(kind, "__name__", str(kind)))
 
 
+SECTION_NAMED: Final = re.compile(r"^(The s|S)ection `[\w.]+`( of a (host|coordinator)'s configuration)?[:.]\s*")
+"""What the heading of a section says already."""
+SHOWN_BY_DEFAULTS: Final = {"whole number", "number", "true or false", "duration", "size", "list"}
+"""Types that a default shows."""
 _PLAIN_TYPES: Mapping[Any, str] = {
-    str: "text",
+    str: "",
     int: "whole number",
     float: "number",
     bool: "true or false",
     Duration: "duration",
     Size: "size",
 }
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")

@@ -16,12 +16,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline
-from outlive.base.errors import InUse, LimitExceeded, OutliveError
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger, new_global_request_id, request_context
-from outlive.base.random import Random
+from outlive.base import (
+    Clock,
+    Ids,
+    InUse,
+    LimitExceeded,
+    OutliveError,
+    Random,
+    deadline,
+    get_logger,
+    new_global_request_id,
+    request_context,
+)
 from outlive.resources import Resource
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
@@ -114,7 +120,7 @@ class WorkQueue:
         """Keys that a worker has."""
         return len(self._working)
 
-    def failures(self, key: str) -> int:
+    def count_failures(self, key: str) -> int:
         """How often the key was retried since it was last forgotten."""
         return self._failures.get(key, 0)
 
@@ -127,7 +133,7 @@ class WorkQueue:
             return
         self._check_room(key)
         self._ready[key] = None
-        self._wake_one()
+        self._wake_waiter()
 
     def add_after(self, key: str, seconds: float) -> None:
         """Have a look in ``seconds``; of several such requests for a key the earliest counts."""
@@ -142,13 +148,13 @@ class WorkQueue:
         self._check_room(key)
         self._due[key] = when
         heapq.heappush(self._timers, (when, next(self._order), key))
-        self._wake_one()
+        self._wake_waiter()
 
     def retry(self, key: str) -> float:
         """Have another look after a back-off that doubles with each retry of the key; returns its seconds."""
         count = self._failures.get(key, 0) + 1
         self._failures[key] = count
-        seconds = self._random.backoff(count, self._base_s, self._cap_s)
+        seconds = self._random.backoff_seconds(count, self._base_s, self._cap_s)
         self.add_after(key, seconds)
         return seconds
 
@@ -157,7 +163,7 @@ class WorkQueue:
         self._failures.pop(key, None)
 
     async def get(self) -> str:
-        """The next key, which is then the caller's until ``done``. ``QueueClosed`` after ``shut_down``."""
+        """The next key, which is then the caller's until ``finish``. ``QueueClosed`` after ``shut_down``."""
         while True:
             if self._closed:
                 raise QueueClosed
@@ -167,19 +173,19 @@ class WorkQueue:
                 self._working[key] = False
                 if self._ready or self._timers:
                     # This worker slept until the next delayed key; somebody else has to now.
-                    self._wake_one()
+                    self._wake_waiter()
                 return key
             await self._wait()
 
-    def done(self, key: str) -> None:
+    def finish(self, key: str) -> None:
         """The worker has finished with the key, however it went."""
         again = self._working.pop(key, False)
         if again and not self._closed:
             self._ready[key] = None
-            self._wake_one()
+            self._wake_waiter()
 
     def shut_down(self) -> None:
-        """Drop what waits and let every ``get`` raise; keys with workers are theirs until ``done``."""
+        """Drop what waits and let every ``get`` raise; keys with workers are theirs until ``finish``."""
         self._closed = True
         self._ready.clear()
         self._due.clear()
@@ -208,7 +214,7 @@ class WorkQueue:
             else:
                 self._ready[key] = None
 
-    def _wake_one(self) -> None:
+    def _wake_waiter(self) -> None:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -221,13 +227,13 @@ class WorkQueue:
         sleeper: asyncio.Task[None] | None = None
         if self._timers:
             seconds = max(self._timers[0][0] - self._clock.monotonic(), LEAST_S)
-            sleeper = asyncio.get_running_loop().create_task(_sleep_then(self._clock, seconds, waiter))
+            sleeper = asyncio.get_running_loop().create_task(_sleep_and_wake(self._clock, seconds, waiter))
         try:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
                 self._waiters.pop(waiter)
-                self._wake_one()
+                self._wake_waiter()
             raise
         finally:
             self._waiters.pop(waiter, None)
@@ -235,7 +241,7 @@ class WorkQueue:
                 sleeper.cancel()
 
 
-async def _sleep_then(clock: Clock, seconds: float, waiter: asyncio.Future[None]) -> None:
+async def _sleep_and_wake(clock: Clock, seconds: float, waiter: asyncio.Future[None]) -> None:
     await clock.sleep(seconds)
     if not waiter.done():
         waiter.set_result(None)
@@ -257,7 +263,7 @@ _log = get_logger("controller")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ControllerOptions:
     """How a controller is run."""
 
     keys: tuple[str, ...] = ()
@@ -276,7 +282,7 @@ class ControllerRun:
         controller: Controller,
         watches: Sequence[Watch],
         workers: int,
-        options: Options,
+        options: ControllerOptions,
         *,
         clock: Clock,
         random: Random,
@@ -293,12 +299,16 @@ class ControllerRun:
         self._ids = ids
         self._queue: WorkQueue | None = None
         self._missed = asyncio.Event()
-        self._results = metrics.counter(
+        self._results = metrics.add_counter(
             "controller_reconciles_total", "Reconciles, by their result", ("controller", "result")
         )
-        self._seconds = metrics.histogram("controller_reconcile_seconds", "Duration of a reconcile", ("controller",))
-        self._retries = metrics.counter("controller_retries_total", "Keys put back after a failure", ("controller",))
-        self._dropped = metrics.counter(
+        self._seconds = metrics.add_histogram(
+            "controller_reconcile_seconds", "Duration of a reconcile", ("controller",)
+        )
+        self._retries = metrics.add_counter(
+            "controller_retries_total", "Keys put back after a failure", ("controller",)
+        )
+        self._dropped = metrics.add_counter(
             "controller_keys_dropped_total", "Keys that found the queue full; all are looked at later", ("controller",)
         )
 
@@ -342,7 +352,7 @@ class ControllerRun:
             limit=self._options.keys_limit,
         )
         self._queue = queue
-        ends = [watch.informer.subscribe(partial(self._changed, watch), replay=False) for watch in self.watches]
+        ends = [watch.informer.subscribe(partial(self._on_change, watch), replay=False) for watch in self.watches]
         try:
             async with OrderedTaskGroup() as group:
                 workers = [
@@ -358,7 +368,7 @@ class ControllerRun:
             queue.shut_down()
             self._queue = None
 
-    def _changed(self, watch: Watch, old: Any, new: Any) -> None:
+    def _on_change(self, watch: Watch, old: Any, new: Any) -> None:
         for key in watch.keys(old, new):
             self.add(key)
 
@@ -395,11 +405,11 @@ class ControllerRun:
                 return
             try:
                 with request_context(greq=new_global_request_id(self._ids, self.name), req=""):
-                    await self._look_at(queue, key)
+                    await self._process_key(queue, key)
             finally:
-                queue.done(key)
+                queue.finish(key)
 
-    async def _look_at(self, queue: WorkQueue, key: str) -> None:
+    async def _process_key(self, queue: WorkQueue, key: str) -> None:
         start = self._clock.monotonic()
         result, requeue = await self._reconcile(key)
         self._seconds.labels(self.name).observe(max(0.0, self._clock.monotonic() - start))

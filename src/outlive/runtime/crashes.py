@@ -11,11 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import Clock, OutliveError, get_logger
 from outlive.resources import ObjectRef
-from outlive.resources.reasons.model import Value
+from outlive.resources.reasons import Value
 
 FIRST_PAUSE_S: Final = 1.0
 """After the first crash of a part; it doubles …"""

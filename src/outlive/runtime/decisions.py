@@ -18,13 +18,8 @@ import msgspec
 from msgspec import _json_schema
 from msgspec import inspect as types
 
-from outlive.base import limits
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput, LimitExceeded, NotFound, OutliveError
-from outlive.base.logging import get_logger, global_request_id
-from outlive.resources import Amounts
-from outlive.resources.codec import convert, decode_as, encode, encode_canonical, to_builtins
-from outlive.resources.schema import field_docs
+from outlive.base import BadInput, Clock, LimitExceeded, NotFound, OutliveError, get_logger, global_request_id, limits
+from outlive.resources import Amounts, convert, decode_as, encode, encode_canonical, field_docs, to_builtins
 
 Schema = dict[str, Any]
 _AMOUNTS: Final[Schema] = {
@@ -34,28 +29,13 @@ _AMOUNTS: Final[Schema] = {
 }
 
 
-def _default(value: Any, *, str_keys: bool = False) -> Any:
+def _encode_default(value: Any, *, str_keys: bool = False) -> Any:
     """A default as a schema shows it. The library has no place for the encoding of types that it does not know."""
     del str_keys
     return to_builtins(value)
 
 
-_json_schema.to_builtins = _default  # type: ignore[attr-defined, assignment]
-
-
-def _schemas(*kinds: Any) -> tuple[tuple[Schema, ...], dict[str, Schema]]:
-    """The schemas of these types, and of the structs in them by name, with what the code says of each field."""
-    schemas, parts = msgspec.json.schema_components(kinds, schema_hook=_schema_hook, ref_template="#/$defs/{name}")
-    found: dict[type, None] = {}
-    for kind in kinds:
-        _find_structs(types.type_info(kind), found)
-    for struct in found:
-        properties = parts.get(struct.__name__, {}).get("properties", {})
-        docs = field_docs(struct)
-        for field in msgspec.structs.fields(struct):
-            if docs.get(field.name) and field.encode_name in properties:
-                properties[field.encode_name].setdefault("description", docs[field.name])
-    return schemas, parts
+_json_schema.to_builtins = _encode_default  # type: ignore[assignment]
 
 
 def _schema_hook(kind: type) -> Schema:
@@ -123,7 +103,7 @@ class DecisionTable:
                 raise ValueError(f"decision {decision.name} is registered twice")
             self._decisions[decision.name] = decision
 
-    def names(self) -> tuple[str, ...]:
+    def list_names(self) -> tuple[str, ...]:
         """All names, sorted."""
         return tuple(sorted(self._decisions))
 
@@ -136,10 +116,22 @@ class DecisionTable:
             raise NotFound(f"there is no decision {name[:80]!r}", remedy=remedy)
         return decision
 
-    def schema(self, name: str) -> dict[str, Any]:
+    def build_schema(self, name: str) -> dict[str, Any]:
         """``{name, doc, input, output, $defs}``: JSON schemas of input and output; ``NotFound``."""
         decision = self.get(name)
-        (given, answer), parts = _schemas(decision.input, decision.output)
+        kinds = (decision.input, decision.output)
+        (given, answer), parts = msgspec.json.schema_components(
+            kinds, schema_hook=_schema_hook, ref_template="#/$defs/{name}"
+        )
+        found: dict[type, None] = {}
+        for kind in kinds:
+            _find_structs(types.type_info(kind), found)
+        for struct in found:
+            properties = parts.get(struct.__name__, {}).get("properties", {})
+            docs = field_docs(struct)
+            for field in msgspec.structs.fields(struct):
+                if docs.get(field.name) and field.encode_name in properties:
+                    properties[field.encode_name].setdefault("description", docs[field.name])
         return {"name": name, "doc": decision.doc, "input": given, "output": answer, "$defs": parts}
 
     def decide(self, name: str, raw: bytes) -> bytes:
@@ -226,14 +218,14 @@ class DecisionLog:
 
         ``input_digest``: of an input that is too large to be kept and is not given.
         """
-        output_digest = digest(raw_output)
-        changed = self._changed(decision.name, subject, output_digest)
+        output_digest = compute_digest(raw_output)
+        changed = self._has_changed(decision.name, subject, output_digest)
         use = Use(
             at=self._clock.now(),
             name=decision.name,
             subject=subject,
             request=global_request_id(),
-            input_digest=input_digest or digest(raw_input),
+            input_digest=input_digest or compute_digest(raw_input),
             output_digest=output_digest,
             changed=changed,
             empty=empty,
@@ -253,7 +245,7 @@ class DecisionLog:
             input_bytes=len(raw_input),
         )
 
-    def _changed(self, name: str, subject: str, answer: str) -> bool:
+    def _has_changed(self, name: str, subject: str, answer: str) -> bool:
         key = (name, subject)
         before = self._last.pop(key, None)
         self._last[key] = answer
@@ -262,6 +254,6 @@ class DecisionLog:
         return before != answer
 
 
-def digest(raw: bytes) -> str:
+def compute_digest(raw: bytes) -> str:
     """By which an input or answer is known."""
     return hashlib.sha256(raw).hexdigest()

@@ -1,4 +1,4 @@
-"""Which of several equal processes does optional work.
+"""Leader election among equal processes.
 
 An election is an optimisation and never exclusivity: a process that was paused goes on for a moment as the leader
 that it no longer is, so whatever must not happen twice is guarded by its own compare-and-swap. What does hold: at
@@ -21,12 +21,20 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline
-from outlive.base.errors import AlreadyExists, BadInput, Conflict, NotFound, OutliveError, Unavailable
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
+from outlive.base import (
+    AlreadyExists,
+    BadInput,
+    Clock,
+    Conflict,
+    Ids,
+    NotFound,
+    OutliveError,
+    Unavailable,
+    deadline,
+    get_logger,
+)
 from outlive.resources import Election, ElectionRecord, ObjectMeta
+from outlive.runtime.periodic import Periodic
 from outlive.store import Store
 
 RENEW_S: Final = 2.0
@@ -72,7 +80,7 @@ class Elector:
         self._silence_s = silence_s
         self._held: Election | None = None
         """The object as this leader last saw it; ``None`` for a candidate."""
-        self._nonce = ids.uuid()
+        self._nonce = ids.new_uuid()
         """In every record that this process writes as the holder."""
         self._doubt = False
         """The answer to the last write was lost: read before writing again."""
@@ -108,17 +116,15 @@ class Elector:
     async def run(self) -> None:
         """Be a candidate until cancelled; a leader that is cancelled gives the role back, if it can at once."""
         try:
-            await self._rounds()
+            await self._run_loop()
         finally:
             held, sure = self._held, self.is_leader and not self._doubt
             self._step_down("stopped")
             if held is not None and sure:
-                await self._give_back(held)
+                await self._write_release(held)
 
-    async def _rounds(self) -> None:
-        while True:
-            await self._round()
-            await self._clock.sleep(self._pause_s())
+    async def _run_loop(self) -> None:
+        await Periodic(self._run_round, self._pause_s, clock=self._clock).run()
 
     @property
     def record(self) -> ElectionRecord | None:
@@ -137,7 +143,7 @@ class Elector:
                     if self._held is None or not self.is_leader:
                         return False
                     if self._doubt:
-                        await self._look()
+                        await self._read_and_decide()
                         if self._held is None or self._doubt:
                             continue
                     await self._write(self._held, self._term, **change(self._held.record))
@@ -152,14 +158,14 @@ class Elector:
         self._highest = max(self._highest, record.term)
         return record.term == term and record.nonce == self._nonce and self.is_leader
 
-    async def give_back(self, **changes: object) -> bool:
+    async def release(self, **changes: object) -> bool:
         """Let others have the role; this one remains a candidate. Whether that was acknowledged."""
         async with self._writing:
             held, sure = self._held, self.is_leader and not self._doubt
             self._step_down("given back")
             if held is None or not sure:
                 return False
-            return await self._give_back(held, **changes)
+            return await self._write_release(held, **changes)
 
     @property
     def belief_left_s(self) -> float:
@@ -174,7 +180,7 @@ class Elector:
             return self._renew_s
         return max(0.0, min(self._renew_s, self._belief_left_s()))
 
-    async def _round(self) -> None:
+    async def _run_round(self) -> None:
         """One look or write. An error of the store ends the round, not the candidacy."""
         if self._held is not None and not self.is_leader:
             self._step_down("renewals failed")
@@ -187,13 +193,13 @@ class Elector:
                     if self._held is not None and not self._doubt:
                         await self._write(self._held, self._term)
                     else:
-                        await self._look()
+                        await self._read_and_decide()
         except TimeoutError:
             _log.warning("election.slow_store", role=self.role, identity=self.identity, patience_s=patience_s)
         except OutliveError as error:
             _log.warning("election.store_failed", role=self.role, identity=self.identity, error=str(error))
 
-    async def _look(self) -> None:
+    async def _read_and_decide(self) -> None:
         """Read what is there: renew what turns out to be mine, take over what is free or silent."""
         try:
             current = await self._store.get(Election, self.role, fresh=True)
@@ -209,17 +215,17 @@ class Elector:
             return
         self._step_down(f"{record.holder or 'nobody'} holds it")
         if self._may_take(current):
-            await self._write(current, record.term + 1, **self._taken(record))
+            await self._write(current, record.term + 1, **self._takeover_fields(record))
 
     def _may_take(self, current: Election) -> bool:
         """Whether it is free, or silent."""
-        return not current.record.holder or self._silent(current)
+        return not current.record.holder or self._is_silent(current)
 
-    def _taken(self, _record: ElectionRecord) -> dict[str, object]:
+    def _takeover_fields(self, _record: ElectionRecord) -> dict[str, object]:
         """What else is written when it is taken over."""
         return {}
 
-    def _silent(self, current: Election) -> bool:
+    def _is_silent(self, current: Election) -> bool:
         mark = f"{current.metadata.uid}/{current.metadata.resource_version}"
         now = self._clock.monotonic()
         if mark != self._seen:
@@ -228,7 +234,7 @@ class Elector:
 
     async def _create(self) -> None:
         first = ElectionRecord(holder=self.identity, term=self._highest + 1, nonce=self._nonce)
-        record = msgspec.structs.replace(first, **self._taken(ElectionRecord()))
+        record = msgspec.structs.replace(first, **self._takeover_fields(ElectionRecord()))
         began_at = self._clock.latest()
         with contextlib.suppress(AlreadyExists):
             self._lead(await self._store.create(Election(metadata=ObjectMeta(name=self.role), record=record)), began_at)
@@ -270,8 +276,8 @@ class Elector:
         self._leads.clear()
         self._lost.set()
 
-    async def _give_back(self, held: Election, **changes: object) -> bool:
-        renewals, nonce = held.record.renewals + 1, self._ids.uuid()
+    async def _write_release(self, held: Election, **changes: object) -> bool:
+        renewals, nonce = held.record.renewals + 1, self._ids.new_uuid()
         own: dict[str, object] = {"holder": "", "renewals": renewals, "nonce": nonce, "phase": ""}
         record = msgspec.structs.replace(held.record, previous=self.identity, **own, **changes)
         try:

@@ -13,12 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base import limits
-from outlive.base.clock import Clock, as_datetime, as_instant
-from outlive.base.errors import OutliveError
-from outlive.base.hashes import stable_hash
-from outlive.base.ids import Ids
-from outlive.base.logging import global_request_id
+from outlive.base import Clock, Ids, OutliveError, as_datetime, as_instant, global_request_id, limits, stable_hash
 from outlive.resources import Event, ObjectMeta, ObjectRef, check_name
 from outlive.runtime.retention import BackgroundWriter, Sweeper, Waiting
 from outlive.store import Store, compare_and_swap
@@ -68,11 +63,11 @@ class EventRecorder(BackgroundWriter[Event]):
             ),
         )
 
-    def writing(self, waiting: Waiting[Event]) -> Callable[[], Awaitable[object]]:
+    def prepare_write(self, waiting: Waiting[Event]) -> Callable[[], Awaitable[object]]:
         """Create the event or count on."""
-        name, nonce = waiting.item.name, self._ids.uuid()
+        name, nonce = waiting.item.name, self._ids.new_uuid()
         return lambda: compare_and_swap(
-            self._store, Event, name, lambda kept: _counted(kept, waiting, nonce), clock=self._clock
+            self._store, Event, name, lambda kept: _add_repeats(kept, waiting, nonce), clock=self._clock
         )
 
 
@@ -100,7 +95,7 @@ def event_name(regarding: ObjectRef, type: EventType, reason: str, note: str, ac
     return f"{stem}.{digest}"
 
 
-def _counted(kept: Event | None, waiting: Waiting[Event], nonce: str) -> Event | None:
+def _add_repeats(kept: Event | None, waiting: Waiting[Event], nonce: str) -> Event | None:
     """The kept event with these repeats added, or begun anew when its first is more than an hour ago.
 
     ``None`` once that is written, which the nonce shows.

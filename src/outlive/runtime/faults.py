@@ -2,8 +2,8 @@
 
 ``record`` gets everything that its reporter says is active. What is new is raised, what goes on is refreshed now and
 then, what is not named any more is ended. The recorder knows its own faults by their labels and lists them when it
-starts, so a fault that an earlier process raised ends as well, and none is missing after a restart. Whoever does not
-know what is active (a cache that lost the store, a role that does not lead) does not call ``record``.
+starts, so a fault that an earlier process raised ends as well, and none is missing after a restart. A reporter that
+does not know what is active (a cache that lost the store, a role that does not lead) does not call ``record``.
 
 Faults are for people: a store that is away loses nothing but time, because the next call compares again. In
 maintenance nothing is raised or refreshed. A fault that comes again after its end is a new one, so that an old
@@ -12,22 +12,38 @@ acknowledgement hides nothing (docs/concepts/safety.md#woken).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.clock import Clock, Instant, as_datetime
-from outlive.base.deadline import deadline, set_within
-from outlive.base.errors import NotFound, OutliveError, Refused, Unavailable, Unknown
-from outlive.base.logging import get_logger
-from outlive.resources import HOST_LABEL, WRITER_LABEL, Cluster, Fault, Hypervisor, ObjectMeta, ObjectRef
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.meta import NAME_LENGTH_LIMIT, object_name
-from outlive.resources.reasons.faults import FULL_HEALTH, POWER_CODES, FaultCode, fault_message
-from outlive.resources.reasons.model import Message, Value
+from outlive.base import (
+    Clock,
+    Instant,
+    NotFound,
+    OutliveError,
+    Refused,
+    Unavailable,
+    Unknown,
+    as_datetime,
+    deadline,
+    get_logger,
+)
+from outlive.resources import (
+    CLUSTER,
+    HOST_LABEL,
+    NAME_LENGTH_LIMIT,
+    WRITER_LABEL,
+    Cluster,
+    Fault,
+    Hypervisor,
+    ObjectMeta,
+    ObjectRef,
+    object_name,
+)
+from outlive.resources.reasons import FULL_HEALTH, POWER_CODES, FaultCode, Message, Value, fault_message
 from outlive.runtime.crashes import Crashes
+from outlive.runtime.periodic import Periodic
 from outlive.runtime.retention import Sweeper
 from outlive.store import Selector, Store, compare_and_swap, list_all, read
 
@@ -112,7 +128,7 @@ def code_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def health(faults: Iterable[Fault]) -> int:
+def compute_health(faults: Iterable[Fault]) -> int:
     """Of the cluster: 100 less what every fault takes that neither ended nor was acknowledged, and never below 0."""
     return max(0, FULL_HEALTH - sum(fault.delta for fault in faults if not fault.ended and not fault.acknowledged))
 
@@ -121,14 +137,14 @@ async def acknowledge(store: Store, clock: Clock, name: str, *, acknowledged: bo
     """Have a fault that goes on lower the health no more, or again; what was done. ``NotFound``; ``Refused`` where it
     has ended."""
 
-    def changed(found: Fault | None) -> Fault | None:
+    def change(found: Fault | None) -> Fault | None:
         if found is None:
             raise NotFound(f"there is no fault {name[:80]!r}", remedy="see outlive get faults")
         if found.ended:
             raise Refused(f"{name} is over", remedy="nothing is to be done")
         return None if found.acknowledged is acknowledged else msgspec.structs.replace(found, acknowledged=acknowledged)
 
-    await compare_and_swap(store, Fault, name, changed, clock=clock)
+    await compare_and_swap(store, Fault, name, change, clock=clock)
     return f"{name}: acknowledged" if acknowledged else f"{name}: not acknowledged any more"
 
 
@@ -142,8 +158,8 @@ class FaultSet:
         self._recorder = recorder
         self._clock = clock
         self._active: dict[str, ActiveFault] = {}
-        self._changed = asyncio.Event()
-        self.crashes = Crashes(clock, self._changed.set)
+        self._loop = Periodic(self._record, LOOK_S, clock=clock, wakes=True)
+        self.crashes = Crashes(clock, self._loop.wake)
         """The parts of this process that crashed."""
         self.undetermined: Callable[[], Collection[str]] = tuple
         """Codes of faults, and names of single ones, of which nobody can say yet whether they are active."""
@@ -153,12 +169,12 @@ class FaultSet:
         fault = ActiveFault(code, subject, fields)
         if self._active.get(fault.name) != fault:
             self._active[fault.name] = fault
-            self._changed.set()
+            self._loop.wake()
 
     def clear(self, code: FaultCode, subject: ObjectRef) -> None:
         """It is not so."""
         if self._active.pop(fault_name(code, subject), None) is not None:
-            self._changed.set()
+            self._loop.wake()
 
     def is_recorded(self, code: FaultCode, subject: ObjectRef) -> bool:
         """Whether it is active, and the store has acknowledged that since it was last said to be another one."""
@@ -168,7 +184,7 @@ class FaultSet:
     def forget(self) -> None:
         """The store is another one than before."""
         self._recorder.forget()
-        self._changed.set()
+        self._loop.wake()
 
     @property
     def active(self) -> tuple[ActiveFault, ...]:
@@ -177,14 +193,14 @@ class FaultSet:
 
     async def run(self) -> None:
         """Record them when one changes, and now and then, until cancelled."""
-        while True:
-            self._changed.clear()
-            await self._recorder.record(self.active, undetermined=self.undetermined())
-            await set_within(self._changed, LOOK_S)
+        await self._loop.run()
+
+    async def _record(self) -> None:
+        await self._recorder.record(self.active, undetermined=self.undetermined())
 
 
-def unrecorded(one: ActiveFault, at: Instant) -> Fault:
-    """A fault that is active now and that no store holds: shown by whoever sees it, for as long as it lasts."""
+def build_unrecorded(one: ActiveFault, at: Instant) -> Fault:
+    """A fault that is active now and that no store holds: the process that sees it shows it for as long as it lasts."""
     return Fault(
         metadata=ObjectMeta(name=one.name),
         code=one.code,
@@ -199,12 +215,12 @@ def unrecorded(one: ActiveFault, at: Instant) -> Fault:
 
 def is_silenced(code: str, cluster: Cluster | None, host: Hypervisor | None, now: Instant) -> bool:
     """Whether maintenance of the cluster, or of the host that the fault is about, has nobody hear of the fault now."""
-    if cluster is not None and cluster.spec.resting(now) and code not in ALWAYS_RAISED:
+    if cluster is not None and cluster.spec.resting_reason(now) and code not in ALWAYS_RAISED:
         return True
     if host is None:
         return False
     fencing = host.spec.fencing
-    return fencing.in_maintenance(now) or (code in POWER_CODES and fencing.power_in_maintenance(now))
+    return fencing.is_in_maintenance(now) or (code in POWER_CODES and fencing.power_in_maintenance(now))
 
 
 def fault_sweeper(store: Store, clock: Clock) -> Sweeper[Fault]:
@@ -285,7 +301,12 @@ class FaultRecorder:
         tries = before.tries + 1 if before is not None else 1
         try:
             with deadline(WRITE_S):
-                await (self._raise(name, one) if one is not None else self._end(name))
+                if one is not None:
+                    await self._raise(name, one)
+                else:
+                    await compare_and_swap(self._store, Fault, name, self._end_fault, clock=self._clock, tries=TRIES)
+                    self._open.pop(name, None)
+                    _log.info("fault.ended", fault=name, reporter=self._role)
         except OF_THE_STORE:
             self._failed[name] = FailedWrite(tries, now)
             raise
@@ -302,7 +323,7 @@ class FaultRecorder:
             return
         found = {
             one.name: (one.message, now)
-            async for one in list_all(self._store, Fault, selector=Selector.labels(self._own))
+            async for one in list_all(self._store, Fault, selector=Selector.from_labels(self._own))
             if not one.ended
         }
         self._open = {name: self._open.get(name, kept) for name, kept in found.items()}
@@ -312,11 +333,16 @@ class FaultRecorder:
     async def _raise(self, name: str, one: ActiveFault) -> None:
         now, message = self._clock.monotonic(), one.message
         text, at = self._open.get(name, ("", 0.0))
-        if (text == message.text and now - at < REFRESH_S) or await self._in_maintenance(one):
+        if text == message.text and now - at < REFRESH_S:
+            return
+        cluster = await read(self._store, Cluster, CLUSTER)
+        of_host = one.subject.kind in HOST_KINDS
+        host = await read(self._store, Hypervisor, one.subject.name) if of_host else None
+        if is_silenced(one.code, cluster, host, self._clock.now()):
             return
         self._open.setdefault(name, ("", 0.0))  # a write whose answer is lost may have been applied
         await compare_and_swap(
-            self._store, Fault, name, lambda kept: self._raised(kept, one, message), clock=self._clock, tries=TRIES
+            self._store, Fault, name, lambda kept: self._raise_fault(kept, one, message), clock=self._clock, tries=TRIES
         )
         if self._list_at:  # else the store is another one, and that may have been written to the one before
             self._open[name] = (message.text, now)
@@ -329,7 +355,7 @@ class FaultRecorder:
                 reporter=self._role,
             )
 
-    def _raised(self, kept: Fault | None, one: ActiveFault, message: Message) -> Fault:
+    def _raise_fault(self, kept: Fault | None, one: ActiveFault, message: Message) -> Fault:
         now = as_datetime(self._clock.now())
         meta = ObjectMeta(name=one.name) if kept is None else kept.metadata
         comes_anew = kept is None or kept.ended
@@ -345,12 +371,7 @@ class FaultRecorder:
             last_seen=now,
         )
 
-    async def _end(self, name: str) -> None:
-        await compare_and_swap(self._store, Fault, name, self._ended, clock=self._clock, tries=TRIES)
-        self._open.pop(name, None)
-        _log.info("fault.ended", fault=name, reporter=self._role)
-
-    def _ended(self, kept: Fault | None) -> Fault | None:
+    def _end_fault(self, kept: Fault | None) -> Fault | None:
         if kept is None or kept.ended:
             return None
         labels = {key: value for key, value in kept.metadata.labels.items() if key != WRITER_LABEL}
@@ -358,10 +379,3 @@ class FaultRecorder:
             return None
         meta = msgspec.structs.replace(kept.metadata, labels=self._labels)
         return msgspec.structs.replace(kept, metadata=meta, ended=True, last_seen=as_datetime(self._clock.now()))
-
-    async def _in_maintenance(self, one: ActiveFault) -> bool:
-        """Whether nobody wants to hear of this now."""
-        cluster = await read(self._store, Cluster, CLUSTER)
-        of_host = one.subject.kind in HOST_KINDS
-        host = await read(self._store, Hypervisor, one.subject.name) if of_host else None
-        return is_silenced(one.code, cluster, host, self._clock.now())

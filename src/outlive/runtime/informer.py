@@ -16,10 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Generic
 
-from outlive.base.clock import Clock
-from outlive.base.errors import Forbidden, OutliveError
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
+from outlive.base import Clock, Forbidden, OutliveError, Random, get_logger
 from outlive.resources import ObjectRef, R, Resource
 from outlive.runtime.pending_writes import HOLD_S, PassedVersions, PendingWrite
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -133,7 +130,7 @@ class Informer(Generic[R]):
             self._order = sorted(self._objects)
         return [self._objects[key] for key in self._order]
 
-    def by_index(self, index: str, key: str) -> list[R]:
+    def list_by_index(self, index: str, key: str) -> list[R]:
         """The objects of that entry of the index, in order of their keys; ``KeyError`` for an undeclared index."""
         names = self._indexes[index].get(key)
         return [self._objects[name] for name in sorted(names)] if names else []
@@ -174,7 +171,7 @@ class Informer(Generic[R]):
             del self._pending[key]
         self._show(key, obj if self._selects(obj) else None, reported=True)
 
-    def note_gone(self, ref: ObjectRef) -> None:
+    def note_deleted(self, ref: ObjectRef) -> None:
         """Show an acknowledged deletion at once; ``ref`` must carry the uid.
 
         An object that was only marked, because of finalizers, shows again when that is seen.
@@ -191,14 +188,14 @@ class Informer(Generic[R]):
         """Whether the cache shows this write or is known to be beyond it."""
         pending = self._pending.get(key)
         if pending is not None and pending.uid == uid:
-            return pending.is_past(version, replaced) or self._left.passed(key, uid, version, replaced)
+            return pending.is_past(version, replaced) or self._left.has_passed(key, uid, version, replaced)
         now = self._objects.get(key)
         if now is not None and _is_version(now, uid, version):
             return True
         if now is not None and now.metadata.uid == uid and replaced in ("", now.metadata.resource_version):
             # A creation comes before every other state; a write against what is shown is the next one.
             return replaced == ""
-        return self._left.passed(key, uid, version, replaced)
+        return self._left.has_passed(key, uid, version, replaced)
 
     def _begin_pending(self, key: str, uid: str, replaced: str | None) -> PendingWrite[R]:
         """A new one. Unless the stream is at what was replaced, what it shows now may yet turn out newer."""
@@ -242,7 +239,7 @@ class Informer(Generic[R]):
                 _log.warning("informer.stream_lost", kind=self.name, error=str(error), code=error.code)
             # who may list and not watch would list for ever
             failures = 1 if self.figures.syncs > syncs and not refused else failures + 1
-            await self._clock.sleep(self._random.backoff(failures, BACKOFF_BASE_S, BACKOFF_CAP_S))
+            await self._clock.sleep(self._random.backoff_seconds(failures, BACKOFF_BASE_S, BACKOFF_CAP_S))
 
     @asynccontextmanager
     async def _stream(self) -> AsyncIterator[AsyncIterator[Change[R]]]:
@@ -320,7 +317,7 @@ class Informer(Generic[R]):
             self._listed.add(key)
         pending = self._pending.get(key)
         if pending is not None:
-            age = pending.age(obj)
+            age = pending.compare_age(obj)
             if age == "unknown":
                 self._hold(pending, obj)
                 return

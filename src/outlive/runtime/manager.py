@@ -3,8 +3,8 @@
 Order: informers, electors and plain tasks start; once every informer has synced, the controllers start, each with
 its own queue filled from what the informers hold. Nothing that fails stops the process: a reconcile that fails is
 logged, counted and retried with back-off; a task or informer that fails is started again with back-off; both show
-in ``reasons``. A controller behind an elector runs only while that elector leads, and is cancelled when it loses;
-two leaders at once are possible for a moment (``outlive.runtime.election``).
+in ``explain_unready``. A controller behind an elector runs only while that elector leads, and is cancelled when it
+loses; two leaders at once are possible for a moment (``outlive.runtime.election``).
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from outlive.base.clock import Clock
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
-from outlive.runtime.controller import Controller, ControllerRun, Options, Watch
+from outlive.base import Clock, Ids, Random, get_logger
+from outlive.runtime.controller import Controller, ControllerOptions, ControllerRun, Watch
 from outlive.runtime.election import Elector
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
@@ -41,7 +38,7 @@ _log = get_logger("manager")
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _TaskFailure:
     """A task that failed: how often in a row, when, and why."""
 
     failures: int
@@ -50,7 +47,7 @@ class _Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _ManagedTask:
     name: str
     run: Callable[[], Awaitable[None]]
     elector: Elector | None
@@ -74,17 +71,17 @@ class Manager:
         self._informers: list[Informer[Any]] = []
         self._electors: list[Elector] = []
         self._controllers: list[tuple[ControllerRun, Elector | None]] = []
-        self._tasks: list[_Task] = []
-        self._troubles: dict[str, _Trouble] = {}
+        self._tasks: list[_ManagedTask] = []
+        self._troubles: dict[str, _TaskFailure] = {}
         self._stopping = asyncio.Event()
         self._started_at: float | None = None
         self._controllers_started = False
-        self._restarts = metrics.counter("task_restarts_total", "Tasks started again after a failure", ("task",))
+        self._restarts = metrics.add_counter("task_restarts_total", "Tasks started again after a failure", ("task",))
         metrics.register_collector(self._collect)
 
     # Putting together
 
-    def malformed(self) -> list[tuple[str, str, str]]:
+    def list_malformed(self) -> list[tuple[str, str, str]]:
         """Kind, name and what is wrong, of every object that no informer understands."""
         return [
             (each.kind.kind(), name, why) for each in self._informers for name, why in sorted(each.malformed.items())
@@ -107,7 +104,7 @@ class Manager:
         workers: int = 1,
         *,
         elector: Elector | None = None,
-        options: Options = Options(),
+        options: ControllerOptions = ControllerOptions(),
     ) -> ControllerRun:
         """Run this controller, while ``elector`` leads if one is given; returns the handle that takes keys.
 
@@ -144,16 +141,16 @@ class Manager:
         """
         if elector is not None:
             self.add_elector(elector)
-        self._tasks.append(_Task(name, run, elector, after_sync or elector is not None))
+        self._tasks.append(_ManagedTask(name, run, elector, after_sync or elector is not None))
 
     # How it is
 
     @property
     def ready(self) -> bool:
         """Whether everything runs as it should: started, synced, nothing that keeps failing, not stopping."""
-        return not self.reasons()
+        return not self.explain_unready()
 
-    def reasons(self) -> tuple[str, ...]:
+    def explain_unready(self) -> tuple[str, ...]:
         """Why it is not ready, one line each; empty when it is."""
         if self._started_at is None:
             return ("not started",)
@@ -179,8 +176,12 @@ class Manager:
     async def run(self) -> None:
         """Run everything until ``stop`` or cancellation."""
         self._started_at = self._clock.monotonic()
+        plan: list[tuple[str, Callable[[], Awaitable[None]], bool]] = []
+        plan += [(f"informer {each.name}", each.run, True) for each in self._informers]
+        plan += [(f"elector {each.role}", each.run, True) for each in self._electors]
+        plan += [(f"task {each.name}", each.run, False) for each in self._tasks if not each.after_sync]
         async with OrderedTaskGroup() as group:
-            running = self._start_support(group)
+            running = [group.create_task(self._supervise(name, run, endless), name=name) for name, run, endless in plan]
             stop = group.create_task(self._stopping.wait(), name="stop")
             sync = group.create_task(self._wait_synced(), name="sync")
             await asyncio.wait([stop, sync], return_when=asyncio.FIRST_COMPLETED)
@@ -194,24 +195,17 @@ class Manager:
             for task in [sync, *(task for _, task in working), *running]:
                 task.cancel()
 
-    def _start_support(self, group: OrderedTaskGroup) -> list[asyncio.Task[None]]:
-        plan: list[tuple[str, Callable[[], Awaitable[None]], bool]] = []
-        plan += [(f"informer {each.name}", each.run, True) for each in self._informers]
-        plan += [(f"elector {each.role}", each.run, True) for each in self._electors]
-        plan += [(f"task {each.name}", each.run, False) for each in self._tasks if not each.after_sync]
-        return [group.create_task(self._supervised(name, run, endless), name=name) for name, run, endless in plan]
-
     def _start_working(self, group: OrderedTaskGroup) -> list[tuple[ControllerRun | None, asyncio.Task[None]]]:
         working: list[tuple[ControllerRun | None, asyncio.Task[None]]] = []
         for controller, elector in self._controllers:
             name = f"controller {controller.name}"
-            run = _gated(elector, controller.run)
-            working.append((controller, group.create_task(self._supervised(name, run, False), name=name)))
+            run = _gate(elector, controller.run)
+            working.append((controller, group.create_task(self._supervise(name, run, False), name=name)))
         for task in self._tasks:
             if task.after_sync:
                 name = f"task {task.name}"
-                run = _gated(task.elector, task.run)
-                working.append((None, group.create_task(self._supervised(name, run, False), name=name)))
+                run = _gate(task.elector, task.run)
+                working.append((None, group.create_task(self._supervise(name, run, False), name=name)))
         return working
 
     async def _wait_synced(self) -> None:
@@ -239,7 +233,7 @@ class Manager:
             if late:
                 _log.warning("manager.cut_off", tasks=sorted(task.get_name() for task in late))
 
-    async def _supervised(self, name: str, run: Callable[[], Awaitable[None]], endless: bool) -> None:
+    async def _supervise(self, name: str, run: Callable[[], Awaitable[None]], endless: bool) -> None:
         """Run it, and after a failure again, each time after a longer wait up to ``RESTART_CAP_S``."""
         while not self._stopping.is_set() or endless:
             started_at = self._clock.monotonic()
@@ -255,10 +249,10 @@ class Manager:
             now = self._clock.monotonic()
             before = self._troubles.get(name)
             healthy = before is None or now - started_at > RESTART_CAP_S
-            trouble = _Trouble(1 if healthy or before is None else before.failures + 1, now, why)
+            trouble = _TaskFailure(1 if healthy or before is None else before.failures + 1, now, why)
             self._troubles[name] = trouble
             self._restarts.labels(name).inc()
-            await self._clock.sleep(self._random.backoff(trouble.failures, RESTART_BASE_S, RESTART_CAP_S))
+            await self._clock.sleep(self._random.backoff_seconds(trouble.failures, RESTART_BASE_S, RESTART_CAP_S))
 
     def _collect(self) -> list[Metric]:
         depth = GaugeMetricFamily("controller_queue_depth", "Keys that wait for a worker", labels=["controller"])
@@ -270,16 +264,16 @@ class Manager:
         return [depth, leads, *informer_metrics(self._informers)]
 
 
-def _gated(elector: Elector | None, run: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+def _gate(elector: Elector | None, run: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
     if elector is None:
         return run
 
-    async def gated() -> None:
+    async def run_gated() -> None:
         """Run while leading; cancelled on loss, begun again on the next win, over when ``run`` returns."""
         while True:
             await elector.wait_leader()
             async with OrderedTaskGroup() as group:
-                work = group.create_task(_awaited(run), name=f"leading {elector.role}")
+                work = group.create_task(_await_run(run), name=f"leading {elector.role}")
                 lost = group.create_task(elector.wait_lost(), name=f"losing {elector.role}")
                 await asyncio.wait([work, lost], return_when=asyncio.FIRST_COMPLETED)
                 ended = work.done()
@@ -288,10 +282,10 @@ def _gated(elector: Elector | None, run: Callable[[], Awaitable[None]]) -> Calla
             if ended:
                 return
 
-    return gated
+    return run_gated
 
 
-async def _awaited(run: Callable[[], Awaitable[None]]) -> None:
+async def _await_run(run: Callable[[], Awaitable[None]]) -> None:
     await run()
 
 

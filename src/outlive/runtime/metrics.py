@@ -3,7 +3,7 @@
 A metric whose labels come from data (a host, a VM, a reason) can grow without bound and take the process and the
 Prometheus server with it. So each has at most ``SERIES_LIMIT`` label combinations; what comes beyond is counted
 under the label value ``overflow``, and ``metrics_overflow_total`` says how often
-(docs/reference/runtime.md#metrics).
+(docs/reference/metrics.md).
 """
 
 from __future__ import annotations
@@ -106,19 +106,19 @@ class Metrics:
             f"{prefix}metrics_overflow", "Observations counted under the label value overflow", registry=self._registry
         )
 
-    def counter(self, name: str, doc: str, labels: Sequence[str] = ()) -> Counter:
+    def add_counter(self, name: str, doc: str, labels: Sequence[str] = ()) -> Counter:
         """A counter; ``_total`` is added where the name lacks it."""
-        return self._family(Counter, prometheus_client.Counter, name, doc, labels)
+        return self._add_family(Counter, prometheus_client.Counter, name, doc, labels)
 
-    def gauge(self, name: str, doc: str, labels: Sequence[str] = ()) -> Gauge:
+    def add_gauge(self, name: str, doc: str, labels: Sequence[str] = ()) -> Gauge:
         """A gauge."""
-        return self._family(Gauge, prometheus_client.Gauge, name, doc, labels)
+        return self._add_family(Gauge, prometheus_client.Gauge, name, doc, labels)
 
-    def histogram(
+    def add_histogram(
         self, name: str, doc: str, labels: Sequence[str] = (), *, buckets: Sequence[float] = SECONDS
     ) -> Histogram:
         """A histogram with these upper limits of its buckets."""
-        return self._family(Histogram, prometheus_client.Histogram, name, doc, labels, buckets=tuple(buckets))
+        return self._add_family(Histogram, prometheus_client.Histogram, name, doc, labels, buckets=tuple(buckets))
 
     def register_collector(self, collect: Collect) -> None:
         """Ask ``collect`` at every ``render``, for values that are there anyway; the limit holds for it too."""
@@ -126,9 +126,9 @@ class Metrics:
 
     def render(self) -> bytes:
         """Everything, in Prometheus' text format."""
-        return b"".join(self.parts())
+        return b"".join(self.iterate_parts())
 
-    def parts(self) -> Iterator[bytes]:
+    def iterate_parts(self) -> Iterator[bytes]:
         """The same in parts of at most ``PART_SERIES`` samples, for those who must do something else in between."""
         for metric in self._registry.collect():
             # without the creation times that the client library adds to every counter
@@ -139,7 +139,7 @@ class Metrics:
                 text = generate_latest(_Only(part))
                 yield text if start == 0 else text.split(b"\n", 2)[2]  # the lines HELP and TYPE only once
 
-    def _family(
+    def _add_family(
         self, family: type[F], kind: type[Any], name: str, doc: str, labels: Sequence[str], **options: Any
     ) -> F:
         known = self._families.get(name)

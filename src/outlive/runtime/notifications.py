@@ -2,7 +2,7 @@
 
 What a target was told stands in ``Notification`` beside the fault. So the decision needs nothing but faults, what was
 told of them and the time; a process that crashes between a message and its record sends the message again, with the
-same ids (docs/operating/notifications.md).
+same ids (docs/how-to/notifications.md).
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from outlive.base.clock import Instant, as_datetime, as_instant
-from outlive.base.errors import OutliveError
-from outlive.resources import Delivery, Fault, ObjectMeta, ObjectRef
-from outlive.resources.memberships import TARGETS_LIMIT
-from outlive.resources.reasons.faults import FaultCode, Severity, severity_of
+from outlive.base import Instant, OutliveError, as_datetime, as_instant
+from outlive.resources import TARGETS_LIMIT, Delivery, Fault, ObjectMeta, ObjectRef
+from outlive.resources.reasons import FaultCode, Severity, severity_of
 from outlive.runtime.units import Duration
-from outlive.store.tls import check_address
+from outlive.store import check_address
 
 NOTICES_LIMIT: Final = 100
 """Faults of one message; of more the next one tells."""
@@ -44,14 +42,13 @@ class TargetSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """What targets of every kind are set to."""
 
     severities: tuple[Severity, ...] = (Severity.CRITICAL, Severity.WARNING)
-    """Of which faults it is notified."""
+    """Severities of faults that it gets."""
     repeat: Duration = Duration(4 * 3600.0)
-    """How long after a message of a fault that goes on, and that nobody has acknowledged, the next one follows; 0:
-    never."""
+    """Pause between messages of an active fault; 0: only one."""
     resolved: bool = True
-    """Whether it is notified when a fault has ended."""
+    """Also send the end of a fault."""
     timeout: Duration = Duration(10.0)
-    """How long one message may take, at most a minute."""
+    """Timeout of a message, at most a minute."""
 
     def __post_init__(self) -> None:
         if 0 < self.repeat < REPEAT_LEAST:
@@ -70,7 +67,7 @@ class WebhookSettings(TargetSettings, frozen=True, kw_only=True):
     secret_file: str = ""
     """File with the key of the signature; readable by the server's user only."""
     ca_file: str = ""
-    """Authorities (PEM) that are believed for its certificate; empty: those of the system."""
+    """Trusted authorities (PEM); empty: those of the system."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,17 +80,17 @@ class MailSettings(TargetSettings, frozen=True, kw_only=True):
     server: str
     """Host and port of the mail server, such as ``mail.example:587``."""
     tls: Annotated[str, Meta(pattern="^(starttls|tls|none)$")] = "starttls"
-    """``starttls``, ``tls`` from the first byte, or ``none``, which is for a mail server on this machine."""
+    """``starttls``, ``tls``, or ``none`` (for a mail server on this machine)."""
     ca_file: str = ""
-    """Authorities (PEM) that are believed for its certificate; empty: those of the system."""
+    """Trusted authorities (PEM); empty: those of the system."""
     username: str = ""
-    """As whom it logs in; empty: it does not."""
+    """User name; empty: no login."""
     password_file: str = ""
     """File with the password; readable by the server's user only."""
     sender: str
-    """Address that mails come from."""
+    """Sender of mails."""
     to: Annotated[tuple[str, ...], Meta(min_length=1, max_length=50)]
-    """Addresses that they go to."""
+    """Recipients."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,18 +110,18 @@ class CommandSettings(TargetSettings, frozen=True, kw_only=True):
     """A message is one run of a program, which reads it as JSON from its standard input."""
 
     argv: Annotated[tuple[str, ...], Meta(min_length=1)]
-    """Program and arguments. It gets no shell, ends within ``timeout`` with 0, and runs as the server does."""
+    """Program and arguments, without a shell; it must exit with 0 within ``timeout``."""
 
 
 class HeartbeatSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A request that is sent as long as all is well here; who gets it says when it stays away."""
 
     url: str = ""
-    """``https://…``, which gets a POST; plain HTTP only to this machine; empty: none is sent."""
+    """Receiver of a POST, ``https://…``; plain HTTP only to this machine; empty: none."""
     every: Duration = Duration(60.0)
     """How often."""
     ca_file: str = ""
-    """Authorities (PEM) that are believed for its certificate; empty: those of the system."""
+    """Trusted authorities (PEM); empty: those of the system."""
 
     def __post_init__(self) -> None:
         if self.url:
@@ -134,10 +131,10 @@ class HeartbeatSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class NotifySettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Who is notified of faults, by names that you give them."""
+    """Notifications of faults, by names that you choose."""
 
     cluster: str = ""
-    """What messages call this cluster; empty: the server's host name."""
+    """Name of the cluster in messages; empty: the server's host name."""
     webhooks: dict[str, WebhookSettings] = {}
     """Targets by name that get JSON by HTTPS."""
     mails: dict[str, MailSettings] = {}
@@ -210,7 +207,7 @@ class NotificationMessage(msgspec.Struct, frozen=True, kw_only=True, rename="cam
     @property
     def id(self) -> str:
         """The same for the same notices."""
-        return _digest(self.target, *(one.id for one in self.notices))
+        return _compute_digest(self.target, *(one.id for one in self.notices))
 
     @property
     def title(self) -> str:
@@ -238,7 +235,7 @@ class NotificationMessage(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 def test_message(cluster: str, target: str, now: Instant, nonce: str) -> NotificationMessage:
     """A message that says nothing but that messages arrive."""
     notice = Notice(
-        id=_digest(target, nonce),
+        id=_compute_digest(target, nonce),
         event=NoticeEvent.TEST,
         fault="test",
         code="test",
@@ -276,17 +273,28 @@ def due_notices(
     for fault in faults:
         seen.add(fault.name)
         before = told.get(fault.name, {}).get(target)
-        if (event := _event(fault, before, settings, now, is_quiet)) is None or _is_about(fault, target):
-            continue
-        found.append(_notice(fault, event, before, target))
+        event = _decide_event(fault, before, settings, now, is_quiet)
+        is_own = fault.code == FaultCode.NOTIFY_FAILING and fault.subject.name == target
+        if event is not None and not is_own:
+            found.append(_build_notice(fault, event, before, target))
     for name, deliveries in told.items():
         if name not in seen and target in deliveries and settings.resolved:
-            found.append(_notice(_deleted(name, deliveries[target]), NoticeEvent.RESOLVED, deliveries[target], target))
+            before, (code, _, subject) = deliveries[target], name.partition(".")
+            deleted = Fault(
+                metadata=ObjectMeta(name=name),
+                code=code,
+                subject=ObjectRef(kind="", name=subject),
+                message="it is not recorded any more",
+                ended=True,
+                first_seen=before.since,
+                last_seen=before.at,
+            )
+            found.append(_build_notice(deleted, NoticeEvent.RESOLVED, before, target))
     order = list(Severity)
     return sorted(found, key=lambda one: (order.index(one.severity), one.since, one.fault))
 
 
-def _event(
+def _decide_event(
     fault: Fault,
     before: Delivery | None,
     settings: TargetSettings,
@@ -303,16 +311,12 @@ def _event(
     return NoticeEvent.REPEATED if repeats else None
 
 
-def _is_about(fault: Fault, target: str) -> bool:
-    return fault.code == FaultCode.NOTIFY_FAILING and fault.subject.name == target
-
-
-def _notice(fault: Fault, event: NoticeEvent, before: Delivery | None, target: str) -> Notice:
+def _build_notice(fault: Fault, event: NoticeEvent, before: Delivery | None, target: str) -> Notice:
     goes_on = before is not None and event is not NoticeEvent.OPENED
     since = before.since if before is not None and goes_on else fault.first_seen
     number = before.count if before is not None and goes_on else 0
     return Notice(
-        id=_digest(target, fault.name, since.isoformat(), event, str(number)),
+        id=_compute_digest(target, fault.name, since.isoformat(), event, str(number)),
         event=event,
         fault=fault.name,
         code=fault.code,
@@ -324,20 +328,7 @@ def _notice(fault: Fault, event: NoticeEvent, before: Delivery | None, target: s
     )
 
 
-def _deleted(name: str, before: Delivery) -> Fault:
-    code, _, subject = name.partition(".")
-    return Fault(
-        metadata=ObjectMeta(name=name),
-        code=code,
-        subject=ObjectRef(kind="", name=subject),
-        message="it is not recorded any more",
-        ended=True,
-        first_seen=before.since,
-        last_seen=before.at,
-    )
-
-
-def after_delivery(before: Delivery | None, notice: Notice, target: str, now: Instant) -> Delivery | None:
+def record_delivery(before: Delivery | None, notice: Notice, target: str, now: Instant) -> Delivery | None:
     """What is recorded once the target was told; ``None``: nothing more is to be said of the fault."""
     if notice.event is NoticeEvent.RESOLVED:
         return None
@@ -353,5 +344,5 @@ def is_settled(fault: Fault | None, delivery: Delivery, targets: Mapping[str, Ta
     return ended and (settings is None or not settings.resolved)
 
 
-def _digest(*parts: Any) -> str:
+def _compute_digest(*parts: Any) -> str:
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:ID_DIGITS]

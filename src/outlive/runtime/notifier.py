@@ -10,20 +10,28 @@ was told of those is kept in memory only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.deadline import deadline, set_within
-from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unavailable
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
+from outlive.base import (
+    AlreadyExists,
+    Clock,
+    Conflict,
+    Ids,
+    NotFound,
+    OutliveError,
+    Random,
+    Unavailable,
+    as_datetime,
+    deadline,
+    get_logger,
+    set_within,
+)
 from outlive.resources import Delivery, Fault, Notification, ObjectMeta, ObjectRef
-from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons import FaultCode
 from outlive.runtime.election import Elector
 from outlive.runtime.faults import ActiveFault, FaultRecorder
 from outlive.runtime.informer import Informer
@@ -36,11 +44,12 @@ from outlive.runtime.notifications import (
     NotificationMessage,
     NotifySettings,
     TargetSettings,
-    after_delivery,
     due_notices,
     is_settled,
+    record_delivery,
     test_message,
 )
+from outlive.runtime.periodic import Periodic
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, compare_and_swap, list_all
 
@@ -146,10 +155,10 @@ class Notifier:
         self._own: dict[str, Fault] = {}
         """Faults of this process that the store cannot hold, and those of which an end is to be told."""
         self._told_own: dict[str, dict[str, Delivery]] = {}
-        self._sent = metrics.counter(
+        self._sent = metrics.add_counter(
             "notifications_total", "Messages to targets of notifications", ("target", "result")
         )
-        self._failing = metrics.gauge(
+        self._failing = metrics.add_gauge(
             "notification_failures", "Messages in a row that a target of notifications did not take", ("target",)
         )
         for name in (*self._targets, *((HEARTBEAT,) if ports.heartbeat is not None else ())):
@@ -164,7 +173,8 @@ class Notifier:
                     group.create_task(self._serve(state), name=f"notify {state.name}")
                 if self._heartbeat is not None:
                     group.create_task(self._beat(self._heartbeat), name="heartbeat")
-                group.create_task(self._report_failing(), name="notify faults")
+                report = Periodic(self._report_failing, LOOK_S, clock=self._clock, wait_first=True)
+                group.create_task(report.run(), name="notify faults")
         finally:
             end()
 
@@ -176,11 +186,11 @@ class Notifier:
                 remedy=f"targets: {', '.join(self._targets) or 'none; see section notify of outlive.yaml'}",
             )
         async with OrderedTaskGroup() as group:
-            tasks = [group.create_task(self._test_one(name)) for name in ([target] if target else self._targets)]
+            tasks = [group.create_task(self._test_target(name)) for name in ([target] if target else self._targets)]
         return [task.result() for task in tasks]
 
-    async def _test_one(self, name: str) -> dict[str, str]:
-        message = test_message(self._cluster, name, self._clock.now(), self._ids.uuid())
+    async def _test_target(self, name: str) -> dict[str, str]:
+        message = test_message(self._cluster, name, self._clock.now(), self._ids.new_uuid())
         try:
             said, result = await self._deliver(self._targets[name], message), "sent"
         except OutliveError as error:
@@ -201,16 +211,21 @@ class Notifier:
             while await self._tell(state):
                 pass
             if state.failures:
-                await self._clock.sleep(self._pause_s(state.failures))
+                longest = min(RETRY_MOST_S, RETRY_FIRST_S * 2.0 ** min(state.failures - 1, 16))
+                await self._clock.sleep(self._random.uniform(0.75, 1.0) * longest)
 
     async def _tell(self, state: TargetState) -> bool:
         """Send one message, if anything is due; whether more may be."""
         leads = await self._load()
-        notices = self._due(state, leads=leads)[:NOTICES_LIMIT]
+        now, notices = self._clock.now(), list[Notice]()
+        if leads:
+            notices += due_notices(self._faults.items(), self._told, state.name, state.settings, now, self._is_quiet)
+        self._see_own()
+        notices += due_notices(self._own.values(), self._told_own, state.name, state.settings, now)
+        del notices[NOTICES_LIMIT:]
         if not notices:
             await self._write()
             return False
-        now = self._clock.now()
         message = NotificationMessage(
             cluster=self._cluster, target=state.name, sent_at=as_datetime(now), notices=tuple(notices)
         )
@@ -225,16 +240,15 @@ class Notifier:
         self._count(state.name, "sent", 0)
         _log.info("notify.sent", target=state.name, message=message.id, notices=len(notices), answer=answer)
         for notice in notices:
-            self._note(state.name, notice)
+            own = notice.fault in self._own
+            kept = self._told_own if own else self._told
+            before = kept.get(notice.fault, {}).get(state.name)
+            after = record_delivery(before, notice, state.name, self._clock.now())
+            self._change(kept, notice.fault, state.name, after)
+            if not own:
+                self._unwritten.add(notice.fault)
         await self._write()
         return True
-
-    def _due(self, state: TargetState, *, leads: bool) -> list[Notice]:
-        now, found = self._clock.now(), list[Notice]()
-        if leads:
-            found += due_notices(self._faults.items(), self._told, state.name, state.settings, now, self._is_quiet)
-        self._see_own()
-        return found + due_notices(self._own.values(), self._told_own, state.name, state.settings, now)
 
     async def _deliver(self, state: TargetState, message: NotificationMessage) -> str:
         limit_s = float(state.settings.timeout)
@@ -245,10 +259,6 @@ class Notifier:
             raise Unavailable(
                 f"{state.name} did not answer within {limit_s:g} s", remedy="see whether it runs"
             ) from None
-
-    def _pause_s(self, failures: int) -> float:
-        longest = min(RETRY_MOST_S, RETRY_FIRST_S * 2.0 ** min(failures - 1, 16))
-        return self._random.uniform(0.75, 1.0) * longest
 
     def _count(self, target: str, result: str, failures: int) -> None:
         self._sent.labels(target, result).inc()
@@ -271,24 +281,13 @@ class Notifier:
                 self._told = {name: {each.target: each for each in one.deliveries} for name, one in told.items()}
                 self._unwritten, self._term = set(), term
                 self._recorder.forget()
-            self._forget_settled()
+            targets = {name: state.settings for name, state in self._targets.items()}
+            for name, kept in list(self._told.items()):
+                fault = self._faults.get(name)
+                for target in [one.target for one in kept.values() if is_settled(fault, one, targets)]:
+                    self._change(self._told, name, target, None)
+                    self._unwritten.add(name)
             return True
-
-    def _forget_settled(self) -> None:
-        targets = {name: state.settings for name, state in self._targets.items()}
-        for name, told in list(self._told.items()):
-            fault = self._faults.get(name)
-            for target in [one.target for one in told.values() if is_settled(fault, one, targets)]:
-                self._change(self._told, name, target, None)
-                self._unwritten.add(name)
-
-    def _note(self, target: str, notice: Notice) -> None:
-        own = notice.fault in self._own
-        told = self._told_own if own else self._told
-        before = told.get(notice.fault, {}).get(target)
-        self._change(told, notice.fault, target, after_delivery(before, notice, target, self._clock.now()))
-        if not own:
-            self._unwritten.add(notice.fault)
 
     def _change(self, told: dict[str, dict[str, Delivery]], name: str, target: str, now: Delivery | None) -> None:
         entry = told.setdefault(name, {})
@@ -310,13 +309,13 @@ class Notifier:
                 deliveries = tuple(kept[target] for target in sorted(kept))
                 self._unwritten.discard(name)
                 try:
-                    await self._write_one(name, deliveries)
+                    await self._write_notification(name, deliveries)
                 except (OutliveError, TimeoutError) as error:
                     self._unwritten.add(name)
                     _log.warning("notify.not_recorded", fault=name, error=str(error))
                     return
 
-    async def _write_one(self, name: str, deliveries: tuple[Delivery, ...]) -> None:
+    async def _write_notification(self, name: str, deliveries: tuple[Delivery, ...]) -> None:
         if not deliveries:
             try:
                 found = await self._store.get(Notification, name, fresh=True)
@@ -351,40 +350,37 @@ class Notifier:
 
     async def _report_failing(self) -> None:
         """Record targets that fail, while this process leads."""
-        while True:
-            await self._clock.sleep(LOOK_S)
-            if not await self._load():
-                continue
-            failing = {name: TargetFailures(one.failures, one.why) for name, one in self._targets.items()}
-            failing[HEARTBEAT] = self._heart
-            await self._recorder.record(
-                ActiveFault(
-                    FaultCode.NOTIFY_FAILING,
-                    ObjectRef(kind=TARGET_KIND, name=name),
-                    {"tries": FAILING_TRIES, "why": one.why},
-                )
-                for name, one in failing.items()
-                if one.count >= FAILING_TRIES
+        if not await self._load():
+            return
+        failing = {name: TargetFailures(one.failures, one.why) for name, one in self._targets.items()}
+        failing[HEARTBEAT] = self._heart
+        await self._recorder.record(
+            ActiveFault(
+                FaultCode.NOTIFY_FAILING,
+                ObjectRef(kind=TARGET_KIND, name=name),
+                {"tries": FAILING_TRIES, "why": one.why},
             )
+            for name, one in failing.items()
+            if one.count >= FAILING_TRIES
+        )
 
     async def _beat(self, heartbeat: HeartbeatTarget) -> None:
         """Call as long as this process leads and is ready, the first time as soon as it is."""
         every_s = float(self._settings.heartbeat.every)
-        while True:
-            if self._elector.is_leader and not self._unready():
-                self._heart = await self._beat_once(heartbeat.ping)
-                self._count(HEARTBEAT, "failed" if self._heart.count else "sent", self._heart.count)
-                await self._clock.sleep(every_s)
-            else:
-                await self._clock.sleep(min(LOOK_S, every_s))
 
-    async def _beat_once(self, ping: Callable[[], Awaitable[None]]) -> TargetFailures:
-        try:
-            await ping()
-        except OutliveError as error:
-            _log.warning("notify.heartbeat_failed", why=str(error)[:SHOWN])
-            return TargetFailures(self._heart.count + 1, str(error)[:SHOWN])
-        return TargetFailures()
+        async def beat() -> float:
+            if not self._elector.is_leader or self._unready():
+                return min(LOOK_S, every_s)
+            try:
+                await heartbeat.ping()
+                self._heart = TargetFailures()
+            except OutliveError as error:
+                _log.warning("notify.heartbeat_failed", why=str(error)[:SHOWN])
+                self._heart = TargetFailures(self._heart.count + 1, str(error)[:SHOWN])
+            self._count(HEARTBEAT, "failed" if self._heart.count else "sent", self._heart.count)
+            return every_s
+
+        await Periodic(beat, every_s, clock=self._clock).run()
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ class PendingWrite(Generic[R]):
             self.let_go()
         return held.resource_version == version
 
-    def age(self, obj: R) -> Age:
+    def compare_age(self, obj: R) -> Age:
         """How old an arriving state is, compared with what was reported."""
         meta = obj.metadata
         older: Age = "unknown" if self.doubted else "older"
@@ -140,7 +140,7 @@ class PassedVersions:
         if len(self._left) > LEFT_KEYS:
             del self._left[next(iter(self._left))]
 
-    def passed(self, key: str, uid: str, version: str, replaced: str | None) -> bool:
+    def has_passed(self, key: str, uid: str, version: str, replaced: str | None) -> bool:
         """Whether the cache is known to be beyond a write of ``version`` against ``replaced``."""
         entries = self._left.get(key, ())
         return (uid, "") in entries or (uid, version) in entries or bool(replaced and (uid, replaced) in entries)

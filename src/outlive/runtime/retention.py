@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
-from outlive.base.clock import Clock, Instant, as_instant
-from outlive.base.errors import Conflict, NotFound, OutliveError
-from outlive.base.logging import get_logger
-from outlive.resources import ObjectRef, R
-from outlive.resources.codec import encode
-from outlive.store import Store, list_all
-from outlive.store.tables import StoreUsage, owner_of
+from outlive.base import Clock, Conflict, Instant, NotFound, OutliveError, as_instant, get_logger
+from outlive.resources import ObjectRef, R, encode
+from outlive.runtime.periodic import Periodic, log_errors
+from outlive.store import Store, StoreUsage, list_all, owner_of
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -68,10 +65,10 @@ class BackgroundWriter(abc.ABC, Generic[T]):
         self._some = asyncio.Event()
 
     @abc.abstractmethod
-    def writing(self, waiting: Waiting[T]) -> Callable[[], Awaitable[object]]:
+    def prepare_write(self, waiting: Waiting[T]) -> Callable[[], Awaitable[object]]:
         """One attempt to write it, which may be made again."""
 
-    def lost(self, item: T) -> None:
+    def drop_item(self, item: T) -> None:
         """The item will not be written; a writer whose caller has to know says so here."""
 
     def put(self, key: Hashable, make: Callable[[Instant], T]) -> bool:
@@ -127,7 +124,7 @@ class BackgroundWriter(abc.ABC, Generic[T]):
             _log.warning("writer.not_flushed", what=self.what, limit_s=FLUSH_S, count=lost)
 
     async def _write(self, waiting: Waiting[T]) -> None:
-        write = self.writing(waiting)
+        write = self.prepare_write(waiting)
         for attempt in range(ATTEMPTS):
             try:
                 await write()
@@ -139,7 +136,7 @@ class BackgroundWriter(abc.ABC, Generic[T]):
                 return
         self.dropped += waiting.count
         _log.warning("writer.dropped", what=self.what, attempts=ATTEMPTS, count=waiting.count)
-        self.lost(waiting.item)
+        self.drop_item(waiting.item)
 
 
 class _DeletableObject(NamedTuple):
@@ -180,13 +177,11 @@ class Sweeper(Generic[R]):
 
     async def run(self) -> None:
         """Sweep until cancelled. Errors of the store only end a step."""
-        while True:
-            more = False
-            try:
-                more = await self.sweep() == SWEEP_STEP
-            except OutliveError as error:
-                _log.warning("sweeper.failed", kind=self._kind.kind(), error=str(error))
-            await self._clock.sleep(SWEEP_REST_S if more else self._every_s)
+        failed = log_errors(_log, "sweeper.failed", kind=self._kind.kind())
+        await Periodic(self._sweep_step, self._every_s, clock=self._clock, failed=failed).run()
+
+    async def _sweep_step(self) -> float | None:
+        return SWEEP_REST_S if await self.sweep() == SWEEP_STEP else None
 
     async def sweep(self) -> int:
         """One step: delete up to ``SWEEP_STEP`` objects, the oldest first; returns how many it tried to delete."""
@@ -199,7 +194,7 @@ class Sweeper(Generic[R]):
                     _DeletableObject(as_instant(seen), each.ref, version, owner_of(raw, quota.owners), len(raw))
                 )
         kept.sort(key=lambda each: (each.seen, each.ref.name), reverse=True)
-        most, most_bytes = quota.most(shared=True)
+        most, most_bytes = quota.get_limits(shared=True)
         oldest, uses = self._clock.now() - self._keep_s, dict[str, StoreUsage]()
         expired: list[_DeletableObject] = []
         for number, one in enumerate(kept):

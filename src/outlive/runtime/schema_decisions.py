@@ -1,4 +1,4 @@
-"""The decisions of the storage schema by name, for ``outlive decide`` (docs/reference/schema-decisions.md)."""
+"""The decisions of the storage schema by name, for ``outlive decide`` (docs/design/schema-decisions.md)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ from typing import Any, Final
 
 from outlive.runtime.decisions import Decision
 from outlive.runtime.schema_steps import SCHEMA_STEP
-from outlive.store.schema.gate import GateInput, GateResult, open_gate
-from outlive.store.schema.lock_tries import LockInput, LockResult, count_tries
-from outlive.store.schema.plan import SchemaPlan, SchemaPlanInput, plan_schema
+from outlive.store.schema import (
+    GateInput,
+    GateResult,
+    LockInput,
+    LockResult,
+    SchemaPlan,
+    SchemaPlanInput,
+    count_tries,
+    open_gate,
+    plan_schema,
+)
 
 SCHEMA_PLAN: Final = Decision(
     "schema.plan",

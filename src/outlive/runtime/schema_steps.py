@@ -4,7 +4,7 @@
                        └ its process ends ──► finish, by the next leader
 
 The leader observes, decides this, does that one thing and observes again; so it may end after any of them
-(docs/operating/upgrades.md).
+(docs/how-to/upgrades.md).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.natural import natural_key
-from outlive.resources.cluster import SCHEMA_HOLD_S
+from outlive.base import natural_key
+from outlive.resources import SCHEMA_HOLD_S
 from outlive.runtime.decisions import Decision
-from outlive.store.schema.gate import GateInput, GateNode, open_gate
+from outlive.store.schema import GateInput, GateNode, open_gate
 
 CONTROLLER: Final = "controller"
 """How a controller that is too old itself is named among those that are waited for; no host is called so."""
@@ -97,7 +97,7 @@ def next_schema_step(seen: SchemaObservation) -> SchemaStepResult:
     if seen.recorded != seen.version:
         return SchemaStepResult(action=SchemaAction.RECORD, to=seen.version)
     considered = {name: host for name, host in seen.hosts.items() if host.is_member or name not in seen.exclude}
-    to, behind = _target(seen, considered)
+    to, behind = _find_target(seen, considered)
     if to not in (0, seen.version) and not behind:
         action = SchemaAction.MOVE if holds and seen.hold_to == to else SchemaAction.HOLD
         return SchemaStepResult(action=action, to=to)
@@ -109,7 +109,7 @@ def next_schema_step(seen: SchemaObservation) -> SchemaStepResult:
     return SchemaStepResult(action=SchemaAction.REST)
 
 
-def _target(seen: SchemaObservation, considered: dict[str, SchemaHost]) -> tuple[int, tuple[str, ...]]:
+def _find_target(seen: SchemaObservation, considered: dict[str, SchemaHost]) -> tuple[int, tuple[str, ...]]:
     """Where the cluster is to go, 0 for nowhere, and who does not know that schema yet."""
     if seen.wanted is None:
         nodes = {name: GateNode(active=one.active or 1, latest=one.latest or 1) for name, one in considered.items()}

@@ -1,7 +1,7 @@
 """Brings the store to the storage schema that operators and hosts want, one step after the other.
 
 The elected controller runs it. Every controller also finishes a change of the tree that somebody else has begun and
-left: while that is open nobody may be able to win an election (docs/operating/upgrades.md).
+left: while that is open nobody may be able to win an election (docs/how-to/upgrades.md).
 """
 
 from __future__ import annotations
@@ -12,16 +12,24 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime, as_instant
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
-from outlive.resources import Cluster, Hypervisor, Membership, ObjectRef
-from outlive.resources.cluster import CLUSTER, SCHEMA_STEPS, ClusterSchema, SchemaHold, SchemaStep
-from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.reasons.model import Value
+from outlive.base import Clock, OutliveError, as_datetime, as_instant, get_logger
+from outlive.resources import (
+    CLUSTER,
+    SCHEMA_STEPS,
+    Cluster,
+    ClusterSchema,
+    ClusterStatus,
+    Hypervisor,
+    Membership,
+    ObjectRef,
+    SchemaHold,
+    SchemaStep,
+)
+from outlive.resources.reasons import FaultCode, Value
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import ActiveFault, FaultRecorder
 from outlive.runtime.informer import Informer
+from outlive.runtime.periodic import Periodic
 from outlive.runtime.schema_steps import (
     SCHEMA_STEP,
     SchemaAction,
@@ -30,10 +38,8 @@ from outlive.runtime.schema_steps import (
     SchemaStepResult,
     next_schema_step,
 )
-from outlive.store import Store, compare_and_swap, read
-from outlive.store.schema.documents import latest_version
-from outlive.store.schema.state import MoveUndone, SchemaState
-from outlive.store.schema.storage import SchemaStorage
+from outlive.store import Store, change_status, read
+from outlive.store.schema import MoveUndone, SchemaState, SchemaStorage, latest_version
 
 LOOK_S: Final = 2.0
 """How often it is looked."""
@@ -84,20 +90,24 @@ class SchemaUpgrade:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            pause_s = LOOK_S
-            try:
-                state = await self._storage.state()
-                if state.moving is not None:
-                    pause_s = SOON_S  # another process may have begun it: writers wait for its end
-                    await self._storage.run(state.moving.target)
-                elif self._leads() and self._hypervisors.synced and self._memberships.synced:
-                    pause_s = await self._advance(state)
-            except OutliveError as error:
-                pause_s = AGAIN_S if isinstance(error, MoveUndone) else RETRY_S
-                _log.warning("schema.put_off", error=str(error))
-                await self._report_stuck()
-            await self._clock.sleep(pause_s)
+        await Periodic(self._upgrade_once, LOOK_S, clock=self._clock).run()
+
+    async def _upgrade_once(self) -> float:
+        try:
+            state = await self._storage.read_state()
+            if state.moving is not None:
+                await self._storage.run(state.moving.target)
+                return SOON_S  # another process may have begun it: writers wait for its end
+            if self._leads() and self._hypervisors.synced and self._memberships.synced:
+                return await self._advance(state)
+        except OutliveError as error:
+            _log.warning("schema.put_off", error=str(error))
+            if "why" in self._stuck:  # the next look that finds nothing to do ends the fault
+                about = ObjectRef(kind="Cluster", name=CLUSTER)
+                await self._faults.record([ActiveFault(FaultCode.SCHEMA_UPGRADE_STUCK, about, self._stuck)])
+                self._reports = True
+            return AGAIN_S if isinstance(error, MoveUndone) else RETRY_S
+        return LOOK_S
 
     async def _advance(self, state: SchemaState) -> float:
         """Take the steps that can be taken now; the pause before the next look."""
@@ -112,7 +122,7 @@ class SchemaUpgrade:
             if not await self._take(state, result):
                 await self._report(state, cluster, result)
                 return LOOK_S
-            state = await self._storage.state()
+            state = await self._storage.read_state()
         return SOON_S
 
     def _observe(self, state: SchemaState, cluster: Cluster) -> SchemaObservation:
@@ -154,7 +164,7 @@ class SchemaUpgrade:
                     self._stuck["why"] = str(error)
                     raise
             case SchemaAction.RECORD:
-                await self._write(lambda schema: _recorded(schema, result.to, now, self._by))
+                await self._write(lambda schema: _record_version(schema, result.to, now, self._by))
             case SchemaAction.RELEASE:
                 await self._write(lambda schema: _replace(schema, hold=None))
                 return False
@@ -163,13 +173,10 @@ class SchemaUpgrade:
         return True
 
     async def _write(self, change: Callable[[ClusterSchema], ClusterSchema]) -> None:
-        def changed(cluster: Cluster | None) -> Cluster | None:
-            if cluster is None:
-                return None
-            status = _replace(cluster.status, schema=change(cluster.status.schema))
-            return _replace(cluster, status=status)
+        def apply_change(cluster: Cluster) -> ClusterStatus:
+            return _replace(cluster.status, schema=change(cluster.status.schema))
 
-        await compare_and_swap(self._store, Cluster, CLUSTER, changed, clock=self._clock)
+        await change_status(self._store, Cluster, CLUSTER, apply_change, clock=self._clock)
 
     async def _report(self, state: SchemaState, cluster: Cluster, result: SchemaStepResult) -> None:
         """Faults, and in the cluster whom it waits for."""
@@ -188,17 +195,8 @@ class SchemaUpgrade:
             await self._faults.record(active)
             self._reports = bool(active)
 
-    async def _report_stuck(self) -> None:
-        """The fault of a change that does not come to its end; the next look that finds nothing to do ends it."""
-        if "why" not in self._stuck:
-            return
-        subject = ObjectRef(kind="Cluster", name=CLUSTER)
-        fields = self._stuck
-        await self._faults.record([ActiveFault(FaultCode.SCHEMA_UPGRADE_STUCK, subject, fields)])
-        self._reports = True
 
-
-def _recorded(schema: ClusterSchema, version: int, now: datetime, by: str) -> ClusterSchema:
+def _record_version(schema: ClusterSchema, version: int, now: datetime, by: str) -> ClusterSchema:
     """The cluster's record of a store that is in this version now."""
     if schema.version == 0 and schema.hold is None:  # a new store, of which nobody has written it down yet
         return _replace(schema, version=version)

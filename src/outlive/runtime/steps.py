@@ -68,7 +68,7 @@ class ProtocolStep(Generic[V, A]):
                 return self.outcome(refused=Refusal(step=self.name, precondition=precondition.name, why=why))
         return self.effect(view)
 
-    def without(self, name: str) -> ProtocolStep[V, A]:
+    def drop_precondition(self, name: str) -> ProtocolStep[V, A]:
         """The same step with one precondition left out: only to show what it is there for. ``KeyError``."""
         if all(precondition.name != name for precondition in self.preconditions):
             raise KeyError(name)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from outlive.base.clock import Clock
+from outlive.base import Clock
 from outlive.resources import DecisionRecord, ObjectMeta
 from outlive.runtime.decisions import DecisionLog, Use
 from outlive.runtime.retention import BackgroundWriter, Sweeper, Waiting
@@ -53,23 +53,20 @@ class Trail(BackgroundWriter[Use]):
             return
         self.put(next(self._numbers), lambda _now: use)
 
-    def _moment(self, at: float) -> datetime:
-        """When it was decided; later than what this process decided before, so that whoever reads sees the order."""
-        self._last = max(at, self._last + TICK_S)
-        return datetime.fromtimestamp(self._last, UTC)
-
-    def writing(self, waiting: Waiting[Use]) -> Callable[[], Awaitable[object]]:
+    def prepare_write(self, waiting: Waiting[Use]) -> Callable[[], Awaitable[object]]:
         """Create the record. After a lost answer it may be there twice; a reader does not mind."""
         use = waiting.item
+        # later than what this process decided before, so that a reader sees the order
+        self._last = max(use.at, self._last + TICK_S)
         record = DecisionRecord(
             metadata=ObjectMeta(generate_name=f"{use.name.replace('.', '-').replace('_', '-')}-"),
             decision=use.name,
             subject=use.subject,
             by=self._by,
-            at=self._moment(use.at),
+            at=datetime.fromtimestamp(self._last, UTC),
             request_id=use.request,
-            input=_limited(use.input),
-            output=_limited(use.output),
+            input=_limit_text(use.input),
+            output=_limit_text(use.output),
             input_digest=use.input_digest,
         )
         return lambda: self._store.create(record)
@@ -80,5 +77,5 @@ def trail_sweeper(store: Store, clock: Clock) -> Sweeper[DecisionRecord]:
     return Sweeper(store, DecisionRecord, seen=lambda record: record.at, keep_s=KEPT_S, keep=KEPT, clock=clock)
 
 
-def _limited(raw: bytes) -> str:
+def _limit_text(raw: bytes) -> str:
     return raw.decode() if len(raw) <= RECORD_BYTES else ""

@@ -11,9 +11,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from outlive.base.duration import format_duration, parse_duration
-from outlive.base.errors import BadInput
-from outlive.base.quantity import format_bytes, parse_bytes
+from outlive.base import BadInput, format_bytes, format_duration, parse_bytes, parse_duration
 
 
 class Duration(float):

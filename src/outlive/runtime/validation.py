@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 
 ENVIRONMENT_PREFIX: Final = "OUTLIVE_"
 SEPARATOR: Final = "__"
@@ -60,35 +60,35 @@ class Mistake(NamedTuple):
     """Of a key that is not known: those that are."""
 
 
-def mistakes(value: Any, kind: Any, *, dec_hook: DecHook | None = None) -> tuple[Mistake, ...]:
+def find_mistakes(value: Any, kind: Any, *, dec_hook: DecHook | None = None) -> tuple[Mistake, ...]:
     """The first mistakes of ``value``, which is to be read as ``kind``; none where it can be."""
-    return tuple(islice(_mistakes(value, kind, (), dec_hook), MISTAKES_LIMIT))
+    return tuple(islice(_find_mistakes(value, kind, (), dec_hook), MISTAKES_LIMIT))
 
 
-def at_text(at: At) -> str:
+def path_text(at: At) -> str:
     """Where, as ``hosts[1].name``."""
     return "".join(f"[{word}]" if isinstance(word, int) else f".{word}" for word in at).removeprefix(".")
 
 
-def _mistakes(value: Any, kind: Any, at: At, dec_hook: DecHook | None) -> Iterator[Mistake]:
+def _find_mistakes(value: Any, kind: Any, at: At, dec_hook: DecHook | None) -> Iterator[Mistake]:
     try:
         msgspec.convert(value, kind, dec_hook=dec_hook)
         return
     except (msgspec.ValidationError, BadInput) as error:
         text = _PATH.sub("", str(error))
     found = False
-    for word, inner, type_ in _parts(value, kind) if len(at) < DEPTH_LIMIT else ():
-        for one in _mistakes(inner, type_, (*at, word), dec_hook):
+    for word, inner, type_ in _list_parts(value, kind) if len(at) < DEPTH_LIMIT else ():
+        for one in _find_mistakes(inner, type_, (*at, word), dec_hook):
             found = True
             yield one
-    for one in _of_keys(value, kind, at):
+    for one in _check_keys(value, kind, at):
         found = True
         yield one
     if not found:
         yield Mistake(at, text)
 
 
-def _parts(value: Any, kind: Any) -> Iterator[tuple[str | int, Any, Any]]:
+def _list_parts(value: Any, kind: Any) -> Iterator[tuple[str | int, Any, Any]]:
     """Word, value and type of what is in it."""
     struct = struct_in(kind)
     if isinstance(value, dict):
@@ -96,16 +96,16 @@ def _parts(value: Any, kind: Any) -> Iterator[tuple[str | int, Any, Any]]:
             fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
             yield from ((key, value[key], type_) for key, type_ in fields.items() if key in value)
             return
-        arguments = _arguments(kind, dict)
+        arguments = _member_types(kind, dict)
         if len(arguments) == 2:
             yield from ((str(key), inner, arguments[1]) for key, inner in value.items())
     elif isinstance(value, list):
-        arguments = _arguments(kind, tuple) or _arguments(kind, list)
+        arguments = _member_types(kind, tuple) or _member_types(kind, list)
         if arguments and (len(arguments) == 1 or arguments[1] is Ellipsis):
             yield from ((number, inner, arguments[0]) for number, inner in enumerate(value))
 
 
-def _of_keys(value: Any, kind: Any, at: At) -> Iterator[Mistake]:
+def _check_keys(value: Any, kind: Any, at: At) -> Iterator[Mistake]:
     """Keys that are not known, and that are required and not there."""
     struct = struct_in(kind)
     if struct is None or not isinstance(value, dict):
@@ -120,11 +120,11 @@ def _of_keys(value: Any, kind: Any, at: At) -> Iterator[Mistake]:
             yield Mistake(at, f"Object missing required field `{name}`")
 
 
-def _arguments(kind: Any, container: type) -> tuple[Any, ...]:
+def _member_types(kind: Any, container: type) -> tuple[Any, ...]:
     """What the type says of the members, where it is, or may be, that container."""
     origin = typing.get_origin(kind)
     if origin is Annotated:
-        return _arguments(typing.get_args(kind)[0], container)
+        return _member_types(typing.get_args(kind)[0], container)
     if origin in (typing.Union, UnionType):
-        return next((found for each in typing.get_args(kind) if (found := _arguments(each, container))), ())
+        return next((found for each in typing.get_args(kind) if (found := _member_types(each, container))), ())
     return typing.get_args(kind) if origin is container else ()

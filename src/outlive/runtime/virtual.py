@@ -24,12 +24,12 @@ TIDY_TASKS: Final = 64
 """Tasks of a part that may be kept beyond twice those that have not ended."""
 
 
-class Part:
+class LoopPart:
     """Some of a loop's tasks that can be halted as a whole, the way ``SIGSTOP`` halts a process.
 
-    A task belongs to the part in whose ``context`` it was started, and so do all tasks, timers and callbacks that it
-    starts. While a part is halted none of them runs, also when what they wait for comes about; ``go_on`` lets them run
-    in the order in which they would have. Time goes on meanwhile. Halts count: as many ``go_on`` are needed.
+    A task belongs to the part in whose ``make_context`` it was started, and so do all tasks, timers and callbacks that
+    it starts. While a part is halted none of them runs, also when what they wait for comes about; ``go_on`` lets them
+    run in the order in which they would have. Time goes on meanwhile. Halts count: as many ``go_on`` are needed.
     """
 
     def __init__(self, name: str) -> None:
@@ -47,7 +47,7 @@ class Part:
         """Its tasks that have not ended, in the order of their creation."""
         return tuple(task for each in self._tasks if (task := each()) is not None and not task.done())
 
-    def context(self) -> contextvars.Context:
+    def make_context(self) -> contextvars.Context:
         """A new context that belongs to this part."""
         context = contextvars.copy_context()
         context.run(PART.set, self)
@@ -93,7 +93,7 @@ def outside_parts() -> contextvars.Context:
     return context
 
 
-PART: Final[contextvars.ContextVar[Part | None]] = contextvars.ContextVar("outlive_part", default=None)
+PART: Final[contextvars.ContextVar[LoopPart | None]] = contextvars.ContextVar("outlive_part", default=None)
 """The part that what runs now belongs to."""
 
 
@@ -155,7 +155,7 @@ class _Timer(asyncio.TimerHandle):
                 mine._loop._timer_handle_cancelled(self)
 
 
-class _Task(asyncio.Task[Any]):
+class _OrderedTask(asyncio.Task[Any]):
     """A task that knows the order in which tasks were begun."""
 
     __slots__ = ("number",)
@@ -183,7 +183,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """A heap; the second number makes timers of one moment fire in the order in which they were set."""
         self._cancelled_timers = 0
         self._count = itertools.count(1)
-        self._parts: dict[Part, None] = {}
+        self._parts: dict[LoopPart, None] = {}
         """Those that have begun a task."""
         self._generators: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
         """Open ones, with the order of their begin."""
@@ -317,7 +317,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         number = next(self._count)
         if options.get("name") is None:
             options["name"] = f"task-{number}"
-        task = _Task(coro, loop=self, **options)
+        task = _OrderedTask(coro, loop=self, **options)
         task.number = number
         context: contextvars.Context | None = options.get("context")
         part = PART.get() if context is None else context.get(PART)
@@ -332,7 +332,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def describe_tasks(self) -> str:
         """One line for each pending task: its name and the line at which it waits."""
-        return described(self.pending_tasks())
+        return describe_pending(self.pending_tasks())
 
     def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
         self._generators[agen] = next(self._count)
@@ -360,7 +360,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Nobody sleeps, so nobody is to be woken."""
 
 
-def _refusal(name: str) -> Callable[..., NoReturn]:
+def _make_refusal(name: str) -> Callable[..., NoReturn]:
     def refuse(self: VirtualLoop, *args: Any, **options: Any) -> NoReturn:
         raise NoOutside(
             f"{name} is not possible under virtual time: it would wait for the real world, which has no part in it; "
@@ -378,7 +378,7 @@ for _name in (
     *("subprocess_exec", "subprocess_shell", "sock_accept", "sock_connect", "sock_recv", "sock_recv_into"),
     *("sock_recvfrom", "sock_recvfrom_into", "sock_sendall", "sock_sendto", "sock_sendfile"),
 ):
-    setattr(VirtualLoop, _name, _refusal(_name))
+    setattr(VirtualLoop, _name, _make_refusal(_name))
 
 
 def run_virtual(
@@ -431,7 +431,7 @@ def _finish(loop: VirtualLoop) -> None:
     loop.run_until_complete(loop.shutdown_asyncgens())
 
 
-def described(pending: Sequence[asyncio.Task[Any]]) -> str:
+def describe_pending(pending: Sequence[asyncio.Task[Any]]) -> str:
     """One line for each task, at most ``SHOWN_TASKS``: its name and the line at which it waits."""
     lines = [f"  {task.get_name()}: {_waits_at(task.get_coro())}" for task in pending[:SHOWN_TASKS]]
     if len(pending) > SHOWN_TASKS:

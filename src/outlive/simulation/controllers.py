@@ -1,4 +1,4 @@
-"""Power controllers of virtual hosts: honest, dead, lying, wavering, slow, wired to another host, or dead with theirs.
+"""BMCs of virtual hosts: honest, dead, lying, wavering, slow, wired to another host, or dead with theirs.
 
 Each is a small computer of its own. An honest one answers as long as it has power and its network reaches it, and what
 it switches is the machine that it is wired to, whichever that is.
@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Literal, TypeVar
 
-from outlive.base.errors import NotFound, Unavailable
-from outlive.base.random import Random
+from outlive.base import NotFound, Random, Unavailable
 from outlive.node.ports import PowerReading, PowerState
 from outlive.resources import Hypervisor
 from outlive.simulation.machines import Machine
@@ -28,7 +27,7 @@ SILENT_S: Final = 180.0
 
 
 class Bmc:
-    """The power controller of one host."""
+    """The BMC of one host."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class Bmc:
         """Whether it is there at all."""
         return self.mode not in ("dead", "none") and not (self.mode == "with-host" and not self.owner.fed)
 
-    async def answered(self) -> None:
+    async def wait_answer(self) -> None:
         """The time that it takes."""
         usual_s = self._random.uniform(*(SLOW_S if self.mode == "slow" else ANSWER_S))
         await asyncio.sleep(usual_s if self.answer_s is None else self.answer_s)
@@ -92,7 +91,7 @@ class Bmc:
 
 
 class PowerClient:
-    """All power controllers, as one process reaches them: ``PowerPort``."""
+    """All BMCs, as one process reaches them: ``PowerPort``."""
 
     def __init__(self, process: Process, bmcs: dict[str, Bmc], reaches: Callable[[str], bool]) -> None:
         self._process = process
@@ -102,36 +101,36 @@ class PowerClient:
 
     async def read(self, host: Hypervisor) -> PowerReading:
         """Identity and state."""
-        return await self._asked(host, lambda bmc: bmc.read(self._process.name))
+        return await self._call_bmc(host, lambda bmc: bmc.read(self._process.name))
 
-    async def off(self, host: Hypervisor) -> None:
+    async def power_off(self, host: Hypervisor) -> None:
         """Switch off."""
-        await self._asked(host, lambda bmc: bmc.switch(False, self._process.name))
+        await self._call_bmc(host, lambda bmc: bmc.switch(False, self._process.name))
 
-    async def on(self, host: Hypervisor) -> None:
+    async def power_on(self, host: Hypervisor) -> None:
         """Switch on."""
-        await self._asked(host, lambda bmc: bmc.switch(True, self._process.name))
+        await self._call_bmc(host, lambda bmc: bmc.switch(True, self._process.name))
 
     async def check(self, host: Hypervisor) -> str:
         """Nothing speaks against a command here."""
         return ""
 
-    async def _asked(self, host: Hypervisor, act: Callable[[Bmc], T]) -> T:
+    async def _call_bmc(self, host: Hypervisor, act: Callable[[Bmc], T]) -> T:
         """A command that arrived is carried out, also when nobody waits for the answer any more."""
         self._process.check()
         bmc = self._bmcs.get(host.name)
         if bmc is None or bmc.mode == "none":
-            raise NotFound(f"{host.name} has no power controller", remedy="give it one in spec.fencing")
+            raise NotFound(f"{host.name} has no BMC", remedy="give it one in spec.fencing")
         if not bmc.answers or not self._reaches(host.name):
             await self._process.call(go(asyncio.sleep(SILENT_S), name=f"silence of the bmc of {host.name}"))
-            raise Unavailable(f"the power controller of {host.name} does not answer", remedy="see its network")
+            raise Unavailable(f"the BMC of {host.name} does not answer", remedy="see its network")
 
-        async def served() -> T:
-            await bmc.answered()
+        async def serve_call() -> T:
+            await bmc.wait_answer()
             return act(bmc)
 
         try:
             async with asyncio.timeout(SILENT_S):
-                return await self._process.call(go(served(), name=f"bmc of {host.name}"))
+                return await self._process.call(go(serve_call(), name=f"bmc of {host.name}"))
         except TimeoutError:
-            raise Unavailable(f"the power controller of {host.name} does not answer in time") from None
+            raise Unavailable(f"the BMC of {host.name} does not answer in time") from None

@@ -3,7 +3,7 @@
 A host is shut out as Ceph does it: of all its disks, in whatever epoch, until somebody lets it in; the disks and the
 epoch that were ordered are on record beside that. Ports are shut out one by one, also until then. It can be read back
 as soon as it is on record; the servers that enforce it hear of it one after the other, a moment later. A lock
-is taken by the domain that opens the disk and given back when it ends in good order; what was killed leaves its lock.
+is taken by the domain that opens the disk and given back when it ends cleanly; what was killed leaves its lock.
 Locks forbid nothing here: the judges must see what the protocol alone prevents.
 """
 
@@ -13,12 +13,10 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Literal
 
-from outlive.base.errors import NotFound, Unavailable
-from outlive.base.random import Random
+from outlive.base import NotFound, Random, Unavailable
 from outlive.node.ports import CutReport, DiskLock
-from outlive.resources.definitions import image_key
-from outlive.resources.storage_places import place_of
-from outlive.runtime.virtual import outside_parts
+from outlive.resources import image_key, place_of
+from outlive.runtime import outside_parts
 from outlive.simulation.hypervisors import LATENCY_S, SimDomain
 from outlive.simulation.process import Process
 
@@ -28,7 +26,7 @@ SPREADS_S: Final = (0.05, 0.6)
 """How long it takes until the last server has heard of a cut."""
 
 
-class Disks:
+class SimDisks:
     """See the module."""
 
     def __init__(self, ability: CutAbility, changed: Callable[[str], None], random: Random | None = None) -> None:
@@ -54,7 +52,7 @@ class Disks:
 
     def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """Shut out of what is in our power; repeated, it grows."""
-        able = self.able(scope)
+        able = self.filter_enforceable(scope)
         before = self._cuts.get(host, (0, ()))
         after = (max(epoch, before[0]), tuple(sorted({*before[1], *able})))
         if after == before:
@@ -68,13 +66,13 @@ class Disks:
         order, heard = self._orders, asyncio.Event()
         self._spreading[order] = heard
         loop, after_s = asyncio.get_running_loop(), self._random.uniform(least_s, most_s)
-        loop.call_later(after_s, self._heard, host, order, context=outside_parts())
+        loop.call_later(after_s, self._apply_order, host, order, context=outside_parts())
 
-    def able(self, scope: Iterable[str]) -> tuple[str, ...]:
+    def filter_enforceable(self, scope: Iterable[str]) -> tuple[str, ...]:
         """What of it is in our power."""
         return tuple(one for one in scope if self.ability == "all" or one.startswith("disk:"))
 
-    def _heard(self, host: str, order: int) -> None:
+    def _apply_order(self, host: str, order: int) -> None:
         self._enforce(host)
         self._spreading.pop(order).set()
 
@@ -83,7 +81,7 @@ class Disks:
             self._enforced[host] = self._cuts[host]
             self._changed(host)
 
-    async def all_heard(self) -> None:
+    async def wait_all_current(self) -> None:
         """Return once every server has heard of every cut that is on record now."""
         for heard in list(self._spreading.values()):
             await heard.wait()
@@ -95,11 +93,11 @@ class Disks:
             self._enforced.pop(host, None)
             self._changed(host)
 
-    def hosts(self) -> dict[str, int]:
+    def list_hosts(self) -> dict[str, int]:
         """Who is shut out, as it is on record, and through which epoch."""
         return {host: through for host, (through, _) in self._cuts.items()}
 
-    def scope(self, host: str, epoch: int) -> tuple[str, ...]:
+    def cut_scope(self, host: str, epoch: int) -> tuple[str, ...]:
         """What this epoch of the host is shut out of, as it is on record."""
         through, scope = self._cuts.get(host, (0, ()))
         return scope if epoch <= through else ()
@@ -121,19 +119,19 @@ class Disks:
         _, scope = self._enforced.get(host, (0, ()))
         return any(f"port:{port}" not in scope for port in (domain.ports if ports is None else ports))
 
-    def opened(self, host: str, domain: SimDomain) -> None:
+    def open_disks(self, host: str, domain: SimDomain) -> None:
         """A domain begins to write."""
-        self.address(host)
+        self.address_of(host)
         for disk in domain.disks:
             self.lock(disk, host)
 
-    def closed(self, host: str, disks: Iterable[str]) -> None:
-        """A domain ended in good order."""
+    def close_disks(self, host: str, disks: Iterable[str]) -> None:
+        """A domain ended cleanly."""
         for disk in disks:
-            if disk in self._locks and _owner(self._locks[disk]) == self.address(host):
+            if disk in self._locks and _owner_address(self._locks[disk]) == self.address_of(host):
                 del self._locks[disk]
 
-    def address(self, host: str) -> str:
+    def address_of(self, host: str) -> str:
         """Of the host on the storage network."""
         return self._addresses.setdefault(host, f"10.64.{len(self._addresses) // 250}.{len(self._addresses) % 250 + 1}")
 
@@ -141,20 +139,20 @@ class Disks:
         """A client opens it, of a host or of somebody else."""
         self._clients += 1
         client = str(self._clients) if by in self._addresses else by
-        address = f"{self.address(by)}:0/{self._clients}" if by in self._addresses else by
+        address = f"{self.address_of(by)}:0/{self._clients}" if by in self._addresses else by
         self._locks[volume] = DiskLock(volume=volume, id=f"auto {client}", locker=f"client.{client}", address=address)
 
     def unlock(self, volume: str) -> None:
-        """Whoever has it open closes it."""
+        """The host that has it open closes it."""
         self._locks.pop(volume, None)
 
     def unlock_strangers(self, hosts: Collection[str]) -> None:
-        """Whoever is no host closes what is open."""
-        ours = {self.address(host) for host in hosts}
-        for volume in [volume for volume, lock in self._locks.items() if _owner(lock) not in ours]:
+        """All that are no hosts close what they have open."""
+        ours = {self.address_of(host) for host in hosts}
+        for volume in [volume for volume, lock in self._locks.items() if _owner_address(lock) not in ours]:
             del self._locks[volume]
 
-    def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
+    def read_locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
         """Locks of these volumes. ``NotFound`` for one that was removed."""
         for volume in volumes:
             if volume in self.removed:
@@ -167,33 +165,33 @@ class Disks:
             del self._locks[lock.volume]
 
 
-def _owner(lock: DiskLock) -> str:
+def _owner_address(lock: DiskLock) -> str:
     return lock.address.partition(":")[0]
 
 
 class StorageClient:
     """Storage, and who isolates hosts from it, as one process reaches them: ``StoragePort`` and ``CutPort``."""
 
-    def __init__(self, disks: Disks, process: Process, host: str, reached: Callable[[], bool]) -> None:
+    def __init__(self, disks: SimDisks, process: Process, host: str, reached: Callable[[], bool]) -> None:
         self._disks = disks
         self._process = process
         self._host = host
         self._reached = reached
 
-    def address(self) -> str:
+    def own_address(self) -> str:
         """Of this host."""
-        return self._disks.address(self._host)
+        return self._disks.address_of(self._host)
 
     def are_same(self, one: str, other: str) -> bool:
         """As a host that knows no Ceph cluster says it."""
         return image_key(one) == image_key(other)
 
-    async def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
+    async def list_locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
         """Locks of these volumes."""
-        await self._sent()
-        return self._disks.locks(volumes)
+        await self._send_request()
+        return self._disks.read_locks(volumes)
 
-    def place(self, volume: str) -> str:
+    def find_place(self, volume: str) -> str:
         """As its name says; those that are named after their VMs lie in one place."""
         return place_of(volume) or ONE_PLACE
 
@@ -206,44 +204,44 @@ class StorageClient:
 
     async def release(self, lock: DiskLock) -> None:
         """Remove one."""
-        await self._sent()
+        await self._send_request()
         self._disks.release(lock)
 
     def select(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         """What it is able to."""
-        return self._disks.able(scope)
+        return self._disks.filter_enforceable(scope)
 
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """Shut out."""
-        await self._sent()
+        await self._send_request()
         self._disks.cut(host, epoch, scope)
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
         """What is really shut out."""
-        await self._sent()
-        scope = self._disks.scope(host, epoch)
+        await self._send_request()
+        scope = self._disks.cut_scope(host, epoch)
         return CutReport(scope=scope, evidence=f"blocklist of {host} through epoch {epoch}" if scope else "")
 
-    async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+    async def wait_isolated(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         """Wait for the slowest server."""
-        await self._sent()
+        await self._send_request()
         if any(one.startswith("disk:") for one in scope) and self._disks.is_shut_out(self._host, on_record=True):
             raise Unavailable(f"{self._host} is shut out of the storage", remedy="it is let in by the coordinators")
-        await self._disks.all_heard()
+        await self._disks.wait_all_current()
         self._process.check()
-        return self._disks.able(scope)
+        return self._disks.filter_enforceable(scope)
 
     async def lift(self, host: str, epoch: int) -> None:
         """Let in again."""
-        await self._sent()
+        await self._send_request()
         self._disks.lift(host, epoch)
 
-    async def hosts(self) -> Mapping[str, int]:
+    async def list_hosts(self) -> Mapping[str, int]:
         """Who is shut out."""
-        await self._sent()
-        return self._disks.hosts()
+        await self._send_request()
+        return self._disks.list_hosts()
 
-    async def _sent(self) -> None:
+    async def _send_request(self) -> None:
         self._process.check()
         await asyncio.sleep(0.01)
         self._process.check()

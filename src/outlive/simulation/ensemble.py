@@ -12,9 +12,7 @@ from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput
-from outlive.base.hashes import stable_hash
+from outlive.base import BadInput, Clock, stable_hash
 
 ELECTION_S: Final = 0.5
 """From when a majority knows that it has no leader until it has one."""
@@ -73,7 +71,7 @@ class Ensemble:
         self._round = 0
         """Which election is the last one that began."""
 
-    def server(self, number: int) -> Server:
+    def find_server(self, number: int) -> Server:
         """That one; ``BadInput`` where there is none."""
         if number not in self.servers:
             raise BadInput(f"there is no server {number}", remedy=f"servers are {', '.join(map(str, self.servers))}")
@@ -91,7 +89,7 @@ class Ensemble:
             self.leader != 0 and not self._moving and all(one.works and not one.lag_s for one in self.servers.values())
         )
 
-    def serves(self, machine: str) -> bool:
+    def is_serving(self, machine: str) -> bool:
         """Whether calls of that machine are answered."""
         return self.leader != 0 and machine not in self._moving and self.server_of(machine).works
 
@@ -102,7 +100,7 @@ class Ensemble:
 
     def change(self, number: int, **states: bool | float) -> None:
         """A server dies, stands still, is cut off, lags, or is as before; what follows comes by itself."""
-        server = self.server(number)
+        server = self.find_server(number)
         at_once = states.get("up") is False
         for name, value in states.items():
             setattr(server, name, value)

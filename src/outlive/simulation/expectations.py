@@ -12,16 +12,16 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from outlive.base.duration import parse_duration
-from outlive.resources.documents import Problems
-from outlive.runtime.units import Duration
+from outlive.base import parse_duration
+from outlive.resources import Problems
+from outlive.runtime import Duration
 from outlive.simulation.history import HistoryEvent
-from outlive.simulation.judges.truth import Violation
+from outlive.simulation.judges.truth import InvariantViolation
 from outlive.simulation.spec import FromFile, Number, read_as
 from outlive.simulation.states import States, check_facts
-from outlive.simulation.summary import Summary
+from outlive.simulation.summary import RunSummary
 
-REMEDY: Final = "see docs/operating/simulating.md#expectyaml"
+REMEDY: Final = "see docs/reference/scenarios.md#expectyaml"
 AFTER_S: Final = 30.0
 """How long a story goes on after its last act, where it does not say until when."""
 Share = Number | Annotated[str, Meta(pattern=r"^(all|100%|\d{1,2}(\.\d+)?%)$")]
@@ -69,7 +69,7 @@ class WantedEvents(FromFile, frozen=True, kw_only=True):
     must: tuple[WantedEvent, ...] = ()
     must_not: tuple[WantedEvent, ...] = ()
 
-    def unmet(self, history: Sequence[HistoryEvent], later_s: float = 0.0) -> list[str]:
+    def find_unmet(self, history: Sequence[HistoryEvent], later_s: float = 0.0) -> list[str]:
         """What is missing in the history or should not be in it."""
         must = [one for one in self.must if not any(one.fits(event, later_s) for event in history)]
         found = [f"it never happened: {one}" for one in must]
@@ -96,12 +96,12 @@ class Expectations(FromFile, frozen=True, kw_only=True):
     """Invariants that are violated on purpose; none by default."""
     until: Duration | None = None
 
-    def unmet(self, summary: Summary, history: Sequence[HistoryEvent], later_s: float = 0.0) -> list[str]:
+    def find_unmet(self, summary: RunSummary, history: Sequence[HistoryEvent], later_s: float = 0.0) -> list[str]:
         """What is missing in the history or should not be in it, and what the end lacks.
 
         ``later_s``: so much later than it says everything may come.
         """
-        found = self.events.unmet(history, later_s)
+        found = self.events.find_unmet(history, later_s)
         for limit, share in self.recovered_within.items():
             limit_s = parse_duration(limit) + later_s
             if missed := missing_share(share, sum(took <= limit_s for took in summary.took_s), summary.lost):
@@ -114,7 +114,16 @@ class Expectations(FromFile, frozen=True, kw_only=True):
             missed = missing_share(self.in_promised_slot, summary.in_promised_slot, summary.recovered)
             found += [f"recovered into a promised slot: {missed}"] if missed else []
         if self.held is not None:
-            found += _judge_held({} if self.held == "none" else self.held, summary)
+            wanted = {} if self.held == "none" else self.held
+            held = {one.vm: one for one in summary.held_vms}
+            found += [f"{vm} is not held" for vm in wanted if vm not in held]
+            for vm, one in held.items():
+                if vm not in wanted:
+                    found.append(f"{vm} is held: {one.reason}")
+                elif wanted[vm] not in one.reason:
+                    found.append(f"{vm} is held because {one.reason!r}, not {wanted[vm]!r}")
+                elif not one.remedy:
+                    found.append(f"{vm} is held without a remedy")
         return found + judge_violations(self.violations, summary.violations)
 
 
@@ -128,7 +137,7 @@ def read_expectations(value: Any, place: str, problems: Problems) -> Expectation
     return expect
 
 
-def judge_violations(wanted: Literal["none"] | tuple[str, ...], violations: Sequence[Violation]) -> list[str]:
+def judge_violations(wanted: Literal["none"] | tuple[str, ...], violations: Sequence[InvariantViolation]) -> list[str]:
     """Invariants that were to be violated and were not, and violations that nobody wanted."""
     broken = () if wanted == "none" else wanted
     happened = {violation.invariant for violation in violations}
@@ -146,16 +155,3 @@ def missing_share(share: int | str, found: int, total: int) -> str:
         return "" if found >= share else f"{found}, fewer than {share}"
     percent = 100.0 if share == "all" else float(share.removesuffix("%"))
     return "" if found * 100 >= percent * total else f"{found} of {total}, less than {percent:g} %"
-
-
-def _judge_held(wanted: dict[str, str], summary: Summary) -> list[str]:
-    held = {one.vm: one for one in summary.held_vms}
-    found = [f"{vm} is not held" for vm in wanted if vm not in held]
-    for vm, one in held.items():
-        if vm not in wanted:
-            found.append(f"{vm} is held: {one.reason}")
-        elif wanted[vm] not in one.reason:
-            found.append(f"{vm} is held because {one.reason!r}, not {wanted[vm]!r}")
-        elif not one.remedy:
-            found.append(f"{vm} is held without a remedy")
-    return found

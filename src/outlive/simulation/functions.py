@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from outlive.base.errors import NotFound, Refused
-from outlive.node.ports.functions import FoundCard, FoundFunction, FunctionPort
-from outlive.resources.functions import MTU_USUAL, VirtualFunctionSettings
+from outlive.base import NotFound, Refused
+from outlive.node.ports import FoundCard, FoundFunction, FunctionPort
+from outlive.resources import MTU_USUAL, VirtualFunctionSettings
 from outlive.simulation.machines import Machine
 
 NO_MAC = "00:00:00:00:00:00"
@@ -41,7 +41,7 @@ class SimCards(FunctionPort):
         self._boot = ""
         self._cards: dict[str, FoundCard] = {}
 
-    def _card(self, card: str) -> FoundCard:
+    def _find_card(self, card: str) -> FoundCard:
         if self._boot != self._machine.boot_id:
             self._boot = self._machine.boot_id
             self._cards = {name: FoundCard(most=most, mtu=MTU_USUAL) for name, most in self._most.items()}
@@ -56,14 +56,14 @@ class SimCards(FunctionPort):
 
     async def read(self, card: str) -> FoundCard:
         """As ``FunctionPort``."""
-        found = self._card(card)
+        found = self._find_card(card)
         hidden = (_replace(one, pci=None) if (card, one.index) in self.in_guests else one for one in found.functions)
         return _replace(found, functions=tuple(hidden))
 
     async def set_count(self, card: str, count: int, *, replace: bool) -> None:
         """As ``FunctionPort``."""
         await self.making.wait()
-        found = self._card(card)
+        found = self._find_card(card)
         if count > found.most or (found.functions and not replace):
             raise Refused(f"{card} refuses to have {count} virtual functions")
         slot = sorted(self._most).index(card)
@@ -81,15 +81,15 @@ class SimCards(FunctionPort):
 
     def take_down(self, card: str) -> None:
         """As somebody does it by hand."""
-        self._cards[card] = _replace(self._card(card), up=False)
+        self._cards[card] = _replace(self._find_card(card), up=False)
 
     async def bring_up(self, card: str) -> None:
         """As ``FunctionPort``."""
-        self._cards[card] = _replace(self._card(card), up=True)
+        self._cards[card] = _replace(self._find_card(card), up=True)
 
     async def set_mtu(self, card: str, mtu: int) -> None:
         """As ``FunctionPort``."""
-        self._cards[card] = _replace(self._card(card), mtu=mtu)
+        self._cards[card] = _replace(self._find_card(card), mtu=mtu)
 
     async def set_mac(self, card: str, index: int, mac: str) -> None:
         """As ``FunctionPort``."""
@@ -99,17 +99,17 @@ class SimCards(FunctionPort):
         """As ``FunctionPort``."""
         others = self.refuses | self.ignores
         taken = {name: value for name, value in settings.list_set().items() if name not in others}
-        before = self._card(card).functions[index].settings
+        before = self._find_card(card).functions[index].settings
         self._change(card, index, settings=_replace(before, **taken))
         self.programmed.append((card, index, settings))
         return {name: "Operation not supported" for name in settings.list_set() if name in self.refuses}
 
     def lose_vlan(self, card: str, index: int) -> None:
         """As libvirt does when it starts a guest whose definition names no VLAN."""
-        before = self._card(card).functions[index].settings
+        before = self._find_card(card).functions[index].settings
         self._change(card, index, settings=_replace(before, vlan=0, vlan_qos=0))
 
     def _change(self, card: str, index: int, **changes: object) -> None:
-        found = self._card(card)
+        found = self._find_card(card)
         functions = tuple(_replace(one, **changes) if one.index == index else one for one in found.functions)
         self._cards[card] = _replace(found, functions=functions)

@@ -10,12 +10,23 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from outlive.base.errors import Unavailable
-from outlive.guard import core
-from outlive.guard.clocks import Instants
-from outlive.guard.messages import name_of
-from outlive.guard.states import Action, Arm, Disarm, Event, Looked, Phase, Refusal, ServiceStopped, State, Tick
-from outlive.node.guard_client import GuardConnection
+from outlive.base import Unavailable
+from outlive.guard import (
+    Arm,
+    Disarm,
+    Event,
+    GuardAction,
+    GuardRefusal,
+    GuardState,
+    Instants,
+    Looked,
+    Phase,
+    ServiceStopped,
+    Tick,
+    core,
+    name_of,
+)
+from outlive.node import GuardConnection
 from outlive.node.ports import GuardReport
 from outlive.simulation.history import History
 from outlive.simulation.hypervisors import SimHypervisor
@@ -36,7 +47,7 @@ class SimGuard:
         hypervisor: SimHypervisor,
         process: Process,
         history: History,
-        changed: Callable[[State], None],
+        changed: Callable[[GuardState], None],
     ) -> None:
         """``changed``: called once it was armed, or disarmed."""
         self._machine = machine
@@ -45,8 +56,8 @@ class SimGuard:
         self._history = history
         self.process = process
         process.at_end = self._close
-        self.state = State()
-        self._context = process.part.context()
+        self.state = GuardState()
+        self._context = process.part.make_context()
         self._timer: asyncio.TimerHandle | None = None
         self._service_ends: asyncio.Task[None] | None = None
 
@@ -66,17 +77,17 @@ class SimGuard:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due_s = core.wake_s(self.state, self._now())
+        due_s = core.wake_s(self.state, self._read_clocks())
         if due_s is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(due_s, 0.001), self._tick, context=self._context)
 
-    def handle(self, event: Event) -> Refusal | None:
+    def handle(self, event: Event) -> GuardRefusal | None:
         """One request; the answer is a refusal or nothing."""
         if isinstance(event, Arm):
-            refusal = core.arm_refusal(self.state, event, self._now())
+            refusal = core.arm_refusal(self.state, event, self._read_clocks())
             if refusal is None and self._machine.lacks and not self.state.armed:
-                refusal = Refusal("refused", self._machine.lacks)
+                refusal = GuardRefusal("refused", self._machine.lacks)
             if refusal is not None:
                 return refusal
             self._machine.watchdog.start(event.watchdog_s)
@@ -86,30 +97,30 @@ class SimGuard:
             self._changed(self.state)
         return refusal
 
-    def _now(self) -> Instants:
-        return self._machine.clock.instants()
+    def _read_clocks(self) -> Instants:
+        return self._machine.clock.read_clocks()
 
-    def _apply(self, event: Event) -> Refusal | None:
-        self.state, refused = core.follow(self.state, event, self._now, self._act)
+    def _apply(self, event: Event) -> GuardRefusal | None:
+        self.state, refused = core.follow(self.state, event, self._read_clocks, self._act)
         return refused
 
-    def _act(self, state: State, action: Action) -> Event | None:
+    def _act(self, state: GuardState, action: GuardAction) -> Event | None:
         for event in narrate_guard(self._machine.name, action.value, state.timeout_s):
             self._history.record(event)
         match action:
-            case Action.FEED:
-                if core.may_feed(state, self._now()):
+            case GuardAction.FEED:
+                if core.may_feed(state, self._read_clocks()):
                     self._machine.watchdog.feed()
-            case Action.KILL:
+            case GuardAction.KILL:
                 return Looked(self._hypervisor.kill_all())
-            case Action.LOOK:
-                return Looked(self._hypervisor.left())
-            case Action.STOP_SERVICE:
+            case GuardAction.LOOK:
+                return Looked(self._hypervisor.count_guests())
+            case GuardAction.STOP_SERVICE:
                 self._hypervisor.stop_service()
-                self._service_ends = go(self._stopped(), name=f"{self._machine.name}/stop", part=self.process.part)
-            case Action.START_SERVICE:
+                self._service_ends = go(self._finish_stop(), name=f"{self._machine.name}/stop", part=self.process.part)
+            case GuardAction.START_SERVICE:
                 go(self._hypervisor.start_service(), name=f"{self._machine.name}/start", part=self._hypervisor.part)
-            case Action.RELEASE:
+            case GuardAction.RELEASE:
                 self._machine.watchdog.stop()
             case _:
                 pass
@@ -120,14 +131,14 @@ class SimGuard:
         if self.state.armed:
             self._machine.watchdog.feed()
 
-    async def _stopped(self) -> None:
+    async def _finish_stop(self) -> None:
         await asyncio.sleep(SERVICE_STOP_S)
         if self.process.alive:
             self._apply(ServiceStopped(True))
             self._wake()
 
 
-class GuardClient(GuardConnection):
+class SimGuardClient(GuardConnection):
     """The guard as the daemon of its host reaches it."""
 
     def __init__(self, guard: Callable[[], SimGuard | None], machine: Machine, process: Process) -> None:
@@ -137,13 +148,15 @@ class GuardClient(GuardConnection):
         self._machine = machine
         self._process = process
 
-    def instants(self) -> Instants:
+    def read_clocks(self) -> Instants:
         """The host's clocks."""
-        return self._machine.clock.instants()
+        return self._machine.clock.read_clocks()
 
-    async def ask(self, event: Event | None) -> GuardReport | Refusal:
+    async def ask(self, event: Event | None) -> GuardReport | GuardRefusal:
         """At once, or never."""
-        await self._sent()
+        self._process.check()
+        await asyncio.sleep(0)
+        self._process.check()
         guard = self._guard()
         if guard is None:
             what = name_of(event)
@@ -160,8 +173,3 @@ class GuardClient(GuardConnection):
             closed_epochs=state.closed_epochs,
             creates=tuple(create.run_id for create in state.creates),
         )
-
-    async def _sent(self) -> None:
-        self._process.check()
-        await asyncio.sleep(0)
-        self._process.check()

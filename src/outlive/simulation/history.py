@@ -14,8 +14,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.natural import natural_key
-from outlive.base.phrases import listing
+from outlive.base import join_parts, natural_key
 
 EVENTS_LIMIT: Final = 200_000
 """Events that are kept; older ones are in the hash only."""
@@ -80,12 +79,12 @@ class History:
         for listener in self._listeners:
             listener(event)
 
-    def wrote(self, what: str, raw: bytes) -> None:
+    def hash_write(self, what: str, raw: bytes) -> None:
         """A write of the store, for the hash."""
         self._digest.update(what.encode())
         self._digest.update(raw)
 
-    def last(self, *subjects: str) -> tuple[HistoryEvent, ...]:
+    def last_events(self, *subjects: str) -> tuple[HistoryEvent, ...]:
         """The last events of these objects, in order."""
         found = [event for name in dict.fromkeys(subjects) for event in self._of.get(name, ())]
         found.sort(key=lambda event: event.at_s)
@@ -100,7 +99,7 @@ class History:
         return self._digest.hexdigest()
 
 
-def grouped(events: Iterable[HistoryEvent]) -> list[HistoryEvent]:
+def group_events(events: Iterable[HistoryEvent]) -> list[HistoryEvent]:
     """Sentences of one key that follow closely on the first become one, at the place of the first."""
     groups: list[list[HistoryEvent]] = []
     open_groups: dict[str, list[HistoryEvent]] = {}
@@ -113,17 +112,17 @@ def grouped(events: Iterable[HistoryEvent]) -> list[HistoryEvent]:
         groups.append(group)
         if one.key:
             open_groups[one.key] = group
-    return [_one_of(group) for group in groups]
+    return [_merge_group(group) for group in groups]
 
 
-def _one_of(group: list[HistoryEvent]) -> HistoryEvent:
+def _merge_group(group: list[HistoryEvent]) -> HistoryEvent:
     first = group[0]
     subjects = list(dict.fromkeys(one.subject for one in group))
     if len(subjects) == 1:
         return first
     subjects.sort(key=natural_key)
     places = sorted({one.where for one in group if one.where}, key=natural_key)
-    where = listing(places) if 0 < len(places) <= NAMES_SHOWN else f"{len(places)} hosts"
+    where = join_parts(places) if 0 < len(places) <= NAMES_SHOWN else f"{len(places)} hosts"
     text = first.many.replace("{n}", str(len(subjects))).replace("{where}", where)
     if len(subjects) <= NAMES_SHOWN and len("".join(subjects)) <= NAMES_CHARACTERS:
         text += f": {', '.join(subjects)}" if ": " not in text else f" [{', '.join(subjects)}]"
@@ -135,5 +134,5 @@ def lines_of(events: Sequence[HistoryEvent], *, everything: bool = False) -> lis
 
     Without ``everything``, equal sentences are one line, and asides are left out.
     """
-    shown = events if everything else grouped([one for one in events if one.loud])
+    shown = events if everything else group_events([one for one in events if one.loud])
     return [f"{one.at_s:7.1f} s  {one.said}" for one in shown]

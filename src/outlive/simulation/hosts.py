@@ -11,12 +11,11 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from outlive.base.errors import OutliveError, Refused, Unavailable
-from outlive.base.logging import get_logger
-from outlive.guard.states import State
+from outlive.base import OutliveError, Refused, Unavailable, get_logger
+from outlive.guard import GuardState
 from outlive.node.ports import DiskIo, Domain, DomainState, MigrationProgress, MigrationSettings
 from outlive.resources import CPU, MEMORY, Amounts, VirtualMachine
-from outlive.runtime.virtual import outside_parts
+from outlive.runtime import outside_parts
 from outlive.simulation.controllers import Bmc
 from outlive.simulation.functions import SimCards
 from outlive.simulation.guards import SimGuard
@@ -39,7 +38,7 @@ RESTART_CAP_S: Final = 30.0
 """The same after many failures in a row."""
 
 
-class Role(Protocol):
+class Program(Protocol):
     """The program that a process runs."""
 
     async def run(self) -> None:
@@ -47,13 +46,13 @@ class Role(Protocol):
         ...
 
 
-class Service:
+class SimService:
     """One program under a service manager: started, and started again when it ends without being asked to."""
 
-    def __init__(self, name: str, make: Callable[[Process], Role], history: History, restart_s: float) -> None:
+    def __init__(self, name: str, make: Callable[[Process], Program], history: History, restart_s: float) -> None:
         self.name = name
         self.process: Process | None = None
-        self.role: Role | None = None
+        self.role: Program | None = None
         self.runs = 0
         self.wanted = False
         self._make = make
@@ -98,12 +97,12 @@ class Service:
         ask = getattr(self.role, "stop", None)
         if self.alive and ask is not None:
             assert self.process is not None
-            context = self.process.part.context()
+            context = self.process.part.make_context()
             asyncio.get_running_loop().call_soon(
                 lambda: ask(leave_vms=leave_vms, going_down=going_down), context=context
             )
 
-    async def ask(self, call: Callable[[Role], Coroutine[Any, Any, T]], *, name: str, limit_s: float) -> T:
+    async def ask(self, call: Callable[[Program], Coroutine[Any, Any, T]], *, name: str, limit_s: float) -> T:
         """A request from outside, and its answer or error; ``Unavailable`` where no answer comes."""
         process, role = self.process, self.role
         if process is None or role is None or not process.alive:
@@ -148,13 +147,13 @@ class Service:
         process = Process(self.name, self.runs)
         self.process = process
         self.role = self._make(process)
-        process.start(self.role.run, self._ended)
+        process.start(self.role.run, self._handle_end)
         for _ in range(self._halts):
             process.halt()
         if self.runs > 1:
             self._history.add("process", self.name, "started again")
 
-    def _ended(self, process: Process) -> None:
+    def _handle_end(self, process: Process) -> None:
         why = "ended" if process.error is None else f"failed: {process.error}"
         self._history.add("process", self.name, why)
         if self.wanted:
@@ -177,8 +176,8 @@ class SimHost:
         machine: Machine,
         hypervisor: SimHypervisor,
         bmc: Bmc,
-        daemon: Callable[[SimHost, Process], Role],
-        guarded: Callable[[str, State], None],
+        daemon: Callable[[SimHost, Process], Program],
+        guarded: Callable[[str, GuardState], None],
         history: History,
         guests_use: dict[str, Amounts],
         paced: Callable[[str], None] = lambda _: None,
@@ -188,7 +187,7 @@ class SimHost:
         self.spec = spec
         self.machine = machine
         machine.load = self._load
-        machine.measured = self._measured
+        machine.measured = self._measure_use
         self.used: Amounts | None = None
         """What is in use of it by others than its guests, as a timeline says."""
         self.guests_use: dict[str, Amounts] = guests_use
@@ -197,11 +196,11 @@ class SimHost:
         self.bmc = bmc
         self.cards = SimCards(machine, spec.functions)
         self.paused = False
-        self.guard = Service(f"{spec.name}/guard", self._guard, history, 1.0)
-        self.daemon = Service(f"{spec.name}/daemon", lambda process: daemon(self, process), history, RESTART_S)
-        self.beside: Service | None = None
+        self.guard = SimService(f"{spec.name}/guard", self._make_guard, history, 1.0)
+        self.daemon = SimService(f"{spec.name}/daemon", lambda process: daemon(self, process), history, RESTART_S)
+        self.beside: SimService | None = None
         """The controller of a coordinator that has no machine of its own: it comes and goes with this one."""
-        self.second: Service | None = None
+        self.second: SimService | None = None
         """A daemon that somebody started beside the first, by hand: no boot starts it again."""
         self._history = history
         self._guarded = guarded
@@ -209,24 +208,24 @@ class SimHost:
 
     def _load(self) -> float:
         running = [one for one in self.hypervisor.domains.values() if one.state is DomainState.RUNNING]
-        busy_milli = sum(self._use_of(one).cpu_milli for one in running)
+        busy_milli = sum(self._measure_domain(one).cpu_milli for one in running)
         return (busy_milli + (self.used.cpu_milli if self.used is not None else 0)) / 1000
 
-    def _measured(self) -> Amounts | None:
+    def _measure_use(self) -> Amounts | None:
         domains = self.hypervisor.domains.values()
         if self.used is None and not any(one.vm in self.guests_use for one in domains):
             return None
         running = [one for one in domains if one.state is DomainState.RUNNING]
-        return sum((self._use_of(one) for one in running), self.used or Amounts(cpu=0, memory=0))
+        return sum((self._measure_domain(one) for one in running), self.used or Amounts(cpu=0, memory=0))
 
-    def _use_of(self, domain: SimDomain) -> Amounts:
+    def _measure_domain(self, domain: SimDomain) -> Amounts:
         said = self.guests_use.get(domain.vm, Amounts())
         return Amounts(
             cpu=said.get(CPU, round(BUSY_SHARE * domain.cpu_milli)), memory=said.get(MEMORY, domain.memory_bytes)
         )
 
     @property
-    def services(self) -> tuple[Service, ...]:
+    def services(self) -> tuple[SimService, ...]:
         """All programs that run on it."""
         return tuple(one for one in (self.daemon, self.guard, self.beside, self.second) if one is not None)
 
@@ -240,7 +239,7 @@ class SimHost:
         """Whether its machine runs."""
         return self.machine.running
 
-    def booted(self) -> None:
+    def handle_boot(self) -> None:
         """The kernel has started."""
         self.hypervisor.boot()
         self.paused = False
@@ -252,7 +251,7 @@ class SimHost:
             self.beside.start()
         self._history.add("machine", self.name, f"booted ({self.machine.boots}. boot)")
 
-    def ended(self, how: str) -> None:
+    def handle_end(self, how: str) -> None:
         """The machine has ended."""
         for service in self.services:
             service.kill(again=False)
@@ -284,12 +283,12 @@ class SimHost:
                 service.go_on()
 
     def end_second(self) -> None:
-        """Whoever started a second daemon ends it."""
+        """The operator who started a second daemon ends it."""
         if self.second is not None:
             self.second.kill(again=False)
             self.second = None
 
-    def _guard(self, process: Process) -> Role:
+    def _make_guard(self, process: Process) -> Program:
         changed = partial(self._guarded, self.name)
         return SimGuard(self.machine, self.hypervisor, process, self._history, changed)
 
@@ -301,14 +300,14 @@ class HypervisorClient:
         self._hypervisor = hypervisor
         self._process = process
 
-    async def domains(self) -> tuple[Domain, ...]:
+    async def list_domains(self) -> tuple[Domain, ...]:
         """All that exist. Looking changes nothing, so it needs nobody who goes on without the caller."""
         self._check()
-        answer = await self._hypervisor.look()
+        answer = await self._hypervisor.list_domains()
         self._check()
         return answer
 
-    async def problems(self) -> tuple[str, ...]:
+    async def list_problems(self) -> tuple[str, ...]:
         """What else starts domains here."""
         self._check()
         return self._hypervisor.faults.autostart
@@ -331,9 +330,9 @@ class HypervisorClient:
         """Ask the guest."""
         await self._call(lambda: self._hypervisor.shutdown(vm), f"shutdown {vm}")
 
-    async def devices(self, vm: str, *, run_id: str) -> dict[str, str]:
+    async def list_devices(self, vm: str, *, run_id: str) -> dict[str, str]:
         """What it has now."""
-        return await self._call(lambda: self._hypervisor.devices(vm, run_id), f"devices {vm}")
+        return await self._call(lambda: self._hypervisor.list_devices(vm, run_id), f"devices {vm}")
 
     async def disk_io(self) -> tuple[DiskIo, ...]:
         """How the disks of its guests do."""
@@ -366,7 +365,7 @@ class HypervisorClient:
             raise Refused(f"{vm} is not being moved from {self._hypervisor.host}")
         self._hypervisor.sending[vm] = True
 
-    async def progress(self, vm: str) -> MigrationProgress | None:
+    async def read_progress(self, vm: str) -> MigrationProgress | None:
         """How far it is."""
         self._process.check()
         return MigrationProgress(phase="active") if vm in self._hypervisor.sending else None

@@ -1,6 +1,6 @@
 """The hypervisor of one virtual host: domains, how long things take, and how they fail.
 
-Its work belongs to the host and not to whoever asked: a create goes on after the daemon that asked for it was killed,
+Its work belongs to the host and not to the caller: a create goes on after the daemon that asked for it was killed,
 and its domain appears. A migration hands over as QEMU does: the source pauses, sends its state, the target runs; at no
 moment do both run, whichever message is lost. Guests run on when the service is stopped; only a kill of the process or
 the end of the machine ends them.
@@ -13,13 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from outlive.base.errors import BadInput, InUse, Refused, Unavailable, Unknown
-from outlive.base.random import Random
+from outlive.base import BadInput, InUse, Random, Refused, Unavailable, Unknown
 from outlive.node.ports import POST_COPY_STALL_S, DiskIo, Domain, DomainState
-from outlive.resources import VirtualMachine
-from outlive.resources.definitions import cache_refusal
-from outlive.resources.devices import devices_named
-from outlive.runtime.virtual import Part
+from outlive.resources import VirtualMachine, cache_refusal, devices_named
+from outlive.runtime import LoopPart
 from outlive.simulation.machines import HypervisorFaults, Latencies
 from outlive.simulation.process import go
 
@@ -74,7 +71,7 @@ class SimDomain:
     answered: int = 0
     """Requests that its disks have answered."""
 
-    def shown(self) -> Domain:
+    def to_domain(self) -> Domain:
         """As the port shows it."""
         return Domain(
             vm=self.vm,
@@ -141,7 +138,7 @@ class SimHypervisor:
         """VM → its run that ended here while it waited for a guest."""
         self.sending: dict[str, bool] = {}
         """VMs that are being sent elsewhere, and whether that was called off."""
-        self.part = Part(f"{host}/hypervisor")
+        self.part = LoopPart(f"{host}/hypervisor")
 
     # The machine below
 
@@ -149,7 +146,7 @@ class SimHypervisor:
         """The machine has started; nothing runs yet."""
         self._boots += 1
         self.powered, self.service, self.paused = True, True, False
-        self.part = Part(f"{self.host}/hypervisor#{self._boots}")
+        self.part = LoopPart(f"{self.host}/hypervisor#{self._boots}")
 
     def lose_power(self) -> None:
         """The machine ends, and everything on it."""
@@ -173,7 +170,7 @@ class SimHypervisor:
         for vm in list(self.domains):
             self._changed(vm, "goes on with the host")
 
-    def has(self, domain: SimDomain) -> None:
+    def add_domain(self, domain: SimDomain) -> None:
         """A domain that runs since before the story."""
         self.domains[domain.vm] = domain
         self._changed(domain.vm, f"{domain.state} as run {domain.run_id} of epoch {domain.epoch}")
@@ -199,15 +196,15 @@ class SimHypervisor:
     def kill_all(self) -> int:
         """Kill all guests in the slice; how many are left there."""
         for vm, domain in list(self.domains.items()):
-            if domain.guarded and not self.faults.unkillable.get(vm) and not self._hangs(domain):
+            if domain.guarded and not self.faults.unkillable.get(vm) and not self._is_hanging(domain):
                 self._remove(vm, "killed")
-        return self.left()
+        return self.count_guests()
 
-    def left(self) -> int:
-        """Guests that have a process in the slice: whoever empties it sees no other."""
+    def count_guests(self) -> int:
+        """Guests that have a process in the slice: a guard that empties it sees no other."""
         return sum(domain.guarded and domain.state is not DomainState.OFF for domain in self.domains.values())
 
-    def outside(self) -> None:
+    def move_outside(self) -> None:
         """Somebody moves all processes out of the slice, and those to come begin outside it."""
         self.faults.outside = True
         for vm, domain in self.domains.items():
@@ -233,9 +230,9 @@ class SimHypervisor:
     def _starve(self, domain: SimDomain) -> None:
         if self.dead_disks == "pause" and domain.disks and domain.state is DomainState.RUNNING:
             domain.io_error = True
-            self._to(domain, DomainState.PAUSED, "paused by an error of a disk")
+            self._set_state(domain, DomainState.PAUSED, "paused by an error of a disk")
 
-    def _hangs(self, domain: SimDomain) -> bool:
+    def _is_hanging(self, domain: SimDomain) -> bool:
         """Whether no signal ends its process: the kernel waits for a disk."""
         return self.dead_disks == "hang" and bool(domain.disks)
 
@@ -250,17 +247,17 @@ class SimHypervisor:
         domain = self.domains.get(vm)
         if domain is not None and domain.state in LIVE:
             domain.crashed = True
-            self._to(domain, DomainState.OFF, CRASHED)
+            self._set_state(domain, DomainState.OFF, CRASHED)
         elif domain is not None and domain.state in (DomainState.INCOMING, DomainState.HANDED_OVER):
             self._remove(vm, CRASHED)
 
     # Calls
 
-    async def look(self) -> tuple[Domain, ...]:
+    async def list_domains(self) -> tuple[Domain, ...]:
         """All domains, in the order of VM names: what the service lists, and every other process of a guest."""
-        await self._takes(self.latencies.look, self.faults.lag_s)
+        await self._wait_latency(self.latencies.look, self.faults.lag_s)
         listed = {**self._creates, **self.domains}
-        return tuple(listed[vm].shown() for vm in sorted(listed))
+        return tuple(listed[vm].to_domain() for vm in sorted(listed))
 
     async def create(self, vm: VirtualMachine, run_id: str, epoch: int, incoming: bool) -> None:
         """A new domain, after a while."""
@@ -271,7 +268,7 @@ class SimHypervisor:
         self._never_ran.pop(vm.name, None)
         self._creates[vm.name] = domain_of(vm, run_id, epoch, DomainState.STARTING)
         try:
-            await self._takes(self.latencies.create, self.faults.slow_starts_s + self.faults.lag_s)
+            await self._wait_latency(self.latencies.create, self.faults.slow_starts_s + self.faults.lag_s)
             self._fail_start(vm.name)
             domain = domain_of(vm, run_id, epoch, DomainState.INCOMING if incoming else DomainState.RUNNING)
             domain.guarded = not self.faults.outside
@@ -284,20 +281,20 @@ class SimHypervisor:
 
     async def destroy(self, vm: str, run_id: str, uuid: str = "") -> None:
         """Gone when this returns, also what was being created."""
-        await self._takes(self.latencies.destroy)
+        await self._wait_latency(self.latencies.destroy)
         if vm in self._creates:
-            await self._settled(vm)
+            await self._wait_settled(vm)
         domain = self.domains.get(vm)
         if domain is None or domain.uuid != uuid or (run_id and domain.run_id != run_id):
             return
-        if self.faults.unkillable.get(vm) or self._hangs(domain):
+        if self.faults.unkillable.get(vm) or self._is_hanging(domain):
             raise Unavailable(f"{vm} does not end: its process hangs", remedy="reset the host")
         self._remove(vm, "destroyed")
         self._lose_answer()
 
     async def decline(self, vm: str, run_id: str) -> None:
         """The incoming domain of that run goes, if it did not begin to run meanwhile."""
-        await self._takes(self.latencies.destroy)
+        await self._wait_latency(self.latencies.destroy)
         domain = self.domains.get(vm)
         if domain is None and self._never_ran.get(vm) == run_id:
             del self._never_ran[vm]
@@ -309,7 +306,7 @@ class SimHypervisor:
         self._remove(vm, "declined")
         self._lose_answer()
 
-    async def _settled(self, vm: str) -> None:
+    async def _wait_settled(self, vm: str) -> None:
         """Wait until no create of it is under way."""
         for _ in range(SETTLE_LOOKS):
             await asyncio.sleep(self.latencies.look[1])
@@ -319,7 +316,7 @@ class SimHypervisor:
 
     async def shutdown(self, vm: str) -> None:
         """Ask the guest; it ends later, or not at all."""
-        await self._takes(self.latencies.look, self.faults.lag_s)
+        await self._wait_latency(self.latencies.look, self.faults.lag_s)
         domain = self.domains.get(vm)
         if domain is not None and not domain.listed:
             raise Refused(f"the hypervisor service of {self.host} does not know of {vm}", remedy="destroy it")
@@ -328,13 +325,13 @@ class SimHypervisor:
         go(self._end(domain), name=f"{self.host}/{vm}/shutdown", part=self.part)
 
     async def _end(self, domain: SimDomain) -> None:
-        await self._takes(self.latencies.shutdown)
+        await self._wait_latency(self.latencies.shutdown)
         if self.domains.get(domain.vm) is domain and domain.state is DomainState.RUNNING:
-            self._to(domain, DomainState.OFF, "shut down")
+            self._set_state(domain, DomainState.OFF, "shut down")
 
-    async def devices(self, vm: str, run_id: str) -> dict[str, str]:
+    async def list_devices(self, vm: str, run_id: str) -> dict[str, str]:
         """What that run has now."""
-        await self._takes(self.latencies.look, self.faults.lag_s)
+        await self._wait_latency(self.latencies.look, self.faults.lag_s)
         return dict(self._run(vm, run_id).devices)
 
     async def disk_io(self) -> tuple[DiskIo, ...]:
@@ -351,7 +348,7 @@ class SimHypervisor:
 
     async def attach(self, vm: VirtualMachine, device: str, run_id: str) -> None:
         """It has the device, and may write to it, when this returns."""
-        await self._takes(self.latencies.destroy, self.faults.lag_s)
+        await self._wait_latency(self.latencies.destroy, self.faults.lag_s)
         domain = self._run(vm.name, run_id)
         known = devices_named(vm.spec.definition) if vm.spec.definition else {}
         if device not in known:
@@ -369,7 +366,7 @@ class SimHypervisor:
 
     async def detach(self, vm: str, device: str, run_id: str) -> None:
         """Its guest lets go of the device, unless it ignores that."""
-        await self._takes(self.latencies.destroy, self.faults.lag_s)
+        await self._wait_latency(self.latencies.destroy, self.faults.lag_s)
         domain = self._run(vm, run_id)
         if device not in domain.devices:
             return
@@ -390,19 +387,19 @@ class SimHypervisor:
 
     async def resume(self, vm: str, run_id: str) -> None:
         """Let that run go on."""
-        await self._takes(self.latencies.look, self.faults.lag_s)
+        await self._wait_latency(self.latencies.look, self.faults.lag_s)
         domain = self.domains.get(vm)
         paused = domain is not None and domain.state in (DomainState.PAUSED, DomainState.HANDED_OVER)
         if domain is None or not paused or domain.split or domain.run_id != run_id:
             raise Refused(f"{vm} on {self.host} cannot be resumed", remedy="look at its state")
         domain.io_error = False
-        self._to(domain, DomainState.RUNNING, "resumed")
+        self._set_state(domain, DomainState.RUNNING, "resumed")
         self._starve(domain)
         self._lose_answer()
 
     async def start_service(self) -> None:
         """The service runs when this returns."""
-        await self._takes(self.latencies.service)
+        await self._wait_latency(self.latencies.service)
         self.service = True
 
     async def migrate(self, vm: str, target: str, limit_s: float = 0.0, post_copy: bool = False) -> None:
@@ -428,7 +425,7 @@ class SimHypervisor:
             sent_s += MIGRATION_LOOK_S
             await asyncio.sleep(min(left_s, MIGRATION_LOOK_S))
             left_s -= MIGRATION_LOOK_S
-            self._listening(vm, target)
+            self._find_incoming(vm, target)
             if not self.service:
                 raise Refused(f"migration of {vm} to {target} was called off: the hypervisor service was stopped")
             if self.domains.get(vm) is not domain or domain.state is not DomainState.RUNNING:
@@ -437,26 +434,26 @@ class SimHypervisor:
             raise Refused(f"migration of {vm} to {target} failed: the connection was reset")
         if self.dead_disks is not None and domain.disks:
             raise Refused(f"migration of {vm} to {target} failed: its disks do not answer")
-        self._to(domain, DomainState.PAUSED, f"paused to be handed over to {target}")
-        await self._takes(self.latencies.downtime)
+        self._set_state(domain, DomainState.PAUSED, f"paused to be handed over to {target}")
+        await self._wait_latency(self.latencies.downtime)
         try:
             if broken == "paused":
                 raise Refused(f"migration of {vm} to {target} failed: the last round was not received")
-            incoming = self._listening(vm, target)
+            incoming = self._find_incoming(vm, target)
         except Refused:
             if self.domains.get(vm) is domain:
-                self._to(domain, DomainState.RUNNING, "runs on here after all")
+                self._set_state(domain, DomainState.RUNNING, "runs on here after all")
             raise
-        if not self._is(domain, DomainState.PAUSED):
+        if not self._is_in_state(domain, DomainState.PAUSED):
             raise Unknown(f"{vm} ended while it was handed over", remedy="look at both sides")
-        self._to(domain, DomainState.HANDED_OVER, f"handed over to {target}")
-        await self._takes(self.latencies.downtime)
+        self._set_state(domain, DomainState.HANDED_OVER, f"handed over to {target}")
+        await self._wait_latency(self.latencies.downtime)
         if broken != "sent":
-            self._arrived(vm, target, incoming)
+            self._hand_over(vm, target, incoming)
             domain.left = True
             if post_copy:
                 await self._send_memory(domain, target, incoming)
-        await self._takes(self.latencies.downtime)
+        await self._wait_latency(self.latencies.downtime)
         if broken in ("sent", "last"):
             raise Unknown(f"{target} did not say whether {vm} runs", remedy="look at both sides")
 
@@ -476,23 +473,23 @@ class SimHypervisor:
                 stalled_s += MIGRATION_LOOK_S
                 if stalled_s >= POST_COPY_STALL_S:
                     domain.split = False
-                    self._to(domain, DomainState.OFF, f"of no use: nothing arrives at {target}")
+                    self._set_state(domain, DomainState.OFF, f"of no use: nothing arrives at {target}")
                     raise Unknown(f"nothing arrives at {target} any more", remedy="look at both sides")
                 continue
             stalled_s = 0.0
             if other.domains.get(domain.vm) is not received or received.state is not DomainState.RUNNING:
                 domain.split = False
-                self._to(domain, DomainState.OFF, f"of no use: {target} has ended it")
+                self._set_state(domain, DomainState.OFF, f"of no use: {target} has ended it")
                 raise Unknown(f"{target} has ended {domain.vm}", remedy="look at both sides")
             left_s -= MIGRATION_LOOK_S
         domain.split = received.split = False
         self._changed(domain.vm, f"all of its memory is on {target}")
 
-    def _is(self, domain: SimDomain, state: DomainState) -> bool:
+    def _is_in_state(self, domain: SimDomain, state: DomainState) -> bool:
         """Whether it is still there, and in that state; others act on it meanwhile."""
         return self.domains.get(domain.vm) is domain and domain.state is state
 
-    def _listening(self, vm: str, target: str) -> SimDomain:
+    def _find_incoming(self, vm: str, target: str) -> SimDomain:
         """The domain on the target that waits; ``Refused`` where there is none."""
         other = self.peer(target)
         domain = other.domains.get(vm) if other is not None and not other.paused else None
@@ -500,17 +497,17 @@ class SimHypervisor:
             raise Refused(f"nothing listens for {vm} on {target}", remedy="see the daemon of the target")
         return domain
 
-    def _arrived(self, vm: str, target: str, incoming: SimDomain) -> None:
+    def _hand_over(self, vm: str, target: str, incoming: SimDomain) -> None:
         """The complete state is there: the target runs, if it is still the one that listened."""
         other = self.peer(target)
         if other is not None and other.domains.get(vm) is incoming and incoming.state is DomainState.INCOMING:
-            other._to(incoming, DomainState.RUNNING, f"runs, handed over by {self.host}")
+            other._set_state(incoming, DomainState.RUNNING, f"runs, handed over by {self.host}")
             return
         raise Unknown(f"{target} was lost while {vm} was handed over", remedy="look at both sides")
 
     # Inside
 
-    async def _takes(self, latency: tuple[float, float], more_s: float = 0.0) -> None:
+    async def _wait_latency(self, latency: tuple[float, float], more_s: float = 0.0) -> None:
         await asyncio.sleep(self._random.uniform(*latency) + more_s)
 
     def _fail_start(self, vm: str) -> None:
@@ -532,6 +529,6 @@ class SimHypervisor:
             self._never_ran[vm] = domain.run_id
         self._changed(vm, how)
 
-    def _to(self, domain: SimDomain, state: DomainState, how: str) -> None:
+    def _set_state(self, domain: SimDomain, state: DomainState, how: str) -> None:
         domain.state = state
         self._changed(domain.vm, how)

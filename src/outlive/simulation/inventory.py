@@ -2,7 +2,7 @@
 
 An imported inventory becomes the cluster of a story: its hosts, VMs, failure domains and, where there are any, its
 slots. What an inventory does not say is assumed, and each assumption is printed: that hosts imported from Nova have our
-daemon, that power controllers work, which three hosts coordinate, and that a controller has a machine of its own.
+daemon, that BMCs work, which three hosts coordinate, and that a controller has a machine of its own.
 Nothing is assumed about room, zones, projects or traits: those are the imported ones.
 """
 
@@ -13,15 +13,15 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.base.phrases import count_of, listing
-from outlive.node.status import effective
+from outlive.base import BadInput, count_of, join_parts
+from outlive.node import apply_overcommit
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     FAILOVER,
     ZONE_LABEL,
     Amounts,
     Cluster,
+    ClusterSpec,
     DomainCapabilities,
     Flavor,
     Hypervisor,
@@ -30,8 +30,7 @@ from outlive.resources import (
     Resource,
     VirtualMachine,
 )
-from outlive.resources.cluster import ClusterSpec
-from outlive.simulation.judges.rest import wanted
+from outlive.simulation.judges.rest import is_wanted
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
 from outlive.simulation.timeline import Act
 from outlive.simulation.world import World
@@ -63,14 +62,14 @@ class Virtual(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     """What was assumed."""
 
-    def acts(self, at_s: float) -> tuple[Act, ...]:
+    def build_acts(self, at_s: float) -> tuple[Act, ...]:
         """The loss of power of all that is to fail."""
         if not self.failed:
             return ()
         return (Act(verb="power-off", arguments={"hosts": self.failed}, at_s=at_s, place="--fail"),)
 
 
-def virtual_of(objects: Iterable[Resource], failing: Sequence[str]) -> Virtual:
+def build_virtual(objects: Iterable[Resource], failing: Sequence[str]) -> Virtual:
     """The virtual cluster of an inventory, of which these fail: ``host=NAME``, ``zone=z1`` or ``rack=r3``.
 
     ``BadInput`` if there are no hosts, or nothing of that name to fail.
@@ -79,13 +78,28 @@ def virtual_of(objects: Iterable[Resource], failing: Sequence[str]) -> Virtual:
     hosts = [one for one in kept if isinstance(one, Hypervisor)]
     if not hosts:
         raise BadInput("there are no hosts", place="--inventory", remedy="import an inventory, and dump its state")
-    failed = _failed(hosts, failing)
-    coordinators = _coordinators(hosts, frozenset(failed))
-    notes = [*_about_hosts(hosts), f"{listing(coordinators)} coordinate; one controller, on a machine of its own"]
-    vms = _vms(kept, {host.name for host in hosts}, notes)
+    failed = _failed_hosts(hosts, failing)
+    coordinators = _choose_coordinators(hosts, frozenset(failed))
+    notes: list[str] = []
+    if foreign := sum(host.spec.management != "node" for host in hosts):
+        notes.append(f"{count_of(foreign, 'host')} without our daemon are treated as if they had it")
+    if blind := sum(not host.spec.fencing.driver for host in hosts):
+        notes.append(f"{count_of(blind, 'host')} without a known BMC are treated as if they had one")
+    notes.append(f"{join_parts(coordinators)} coordinate; one controller, on a machine of its own")
+    vms = _vm_specs(kept, {host.name for host in hosts}, notes)
     cluster = next((one for one in kept if isinstance(one, Cluster)), Cluster())
     spec = WorldSpec(
-        hosts=tuple(_host(host, coordinator=host.name in coordinators) for host in hosts),
+        hosts=tuple(
+            HostSpec(  # only what is not laid over it afterwards
+                name=host.name,
+                zone="",
+                armed=host.spec.fencing.armed,
+                profile=host.spec.fencing.profile,
+                proofs=host.spec.fencing.proofs,
+                mode="coordinator" if host.name in coordinators else "hypervisor",
+            )
+            for host in hosts
+        ),
         vms=vms,
         controllers=1,
         policy=cluster.spec.fencing,
@@ -101,7 +115,7 @@ def _is_slot(one: Resource) -> bool:
     return isinstance(one, Reservation) and one.spec.type == FAILOVER
 
 
-def _domains(host: Hypervisor) -> dict[str, str]:
+def _failure_domains(host: Hypervisor) -> dict[str, str]:
     """Kind of failure domain → its value."""
     labels = host.metadata.labels
     return {
@@ -111,19 +125,19 @@ def _domains(host: Hypervisor) -> dict[str, str]:
     }
 
 
-def _units(host: Hypervisor) -> dict[str, str]:
+def _failure_units(host: Hypervisor) -> dict[str, str]:
     """What the host is in that may fail as a whole: its zone and its failure domains."""
-    return {ZONE: host.metadata.labels.get(ZONE_LABEL, ""), **_domains(host)}
+    return {ZONE: host.metadata.labels.get(ZONE_LABEL, ""), **_failure_domains(host)}
 
 
-def _failed(hosts: Sequence[Hypervisor], failing: Sequence[str]) -> tuple[str, ...]:
+def _failed_hosts(hosts: Sequence[Hypervisor], failing: Sequence[str]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for one in failing:
         kind, value = (part.strip() for part in one.partition("=")[::2])
         if not kind or not value:
             remedy = "write host=NAME, zone=z1 or rack=r3"
             raise BadInput(f"{one!r} names nothing that fails", place="--fail", remedy=remedy)
-        units = {host.name: host.name if kind == "host" else _units(host).get(kind, "") for host in hosts}
+        units = {host.name: host.name if kind == "host" else _failure_units(host).get(kind, "") for host in hosts}
         names = [name for name, unit in units.items() if unit == value]
         if not names:
             known = list(units) if kind == "host" else sorted({*units.values()} - {""})
@@ -137,14 +151,14 @@ def _failed(hosts: Sequence[Hypervisor], failing: Sequence[str]) -> tuple[str, .
     return tuple(found)
 
 
-def _coordinators(hosts: Sequence[Hypervisor], failed: frozenset[str]) -> tuple[str, ...]:
+def _choose_coordinators(hosts: Sequence[Hypervisor], failed: frozenset[str]) -> tuple[str, ...]:
     """Hosts of different racks that do not fail; of the same rack only where there are not enough racks."""
     living = [host for host in hosts if host.name not in failed]
     marked = [host for host in living if host.spec.mode == "coordinator"]
     chosen: list[str] = []
     racks: set[str] = set()
     for host in [*marked, *living]:
-        rack = _domains(host).get(RACK, host.name)
+        rack = _failure_domains(host).get(RACK, host.name)
         if len(chosen) < COORDINATORS and rack not in racks:
             chosen.append(host.name)
             racks.add(rack)
@@ -154,31 +168,7 @@ def _coordinators(hosts: Sequence[Hypervisor], failed: frozenset[str]) -> tuple[
     return tuple(chosen)
 
 
-def _about_hosts(hosts: Sequence[Hypervisor]) -> list[str]:
-    notes: list[str] = []
-    foreign = sum(host.spec.management != "node" for host in hosts)
-    if foreign:
-        notes.append(f"{count_of(foreign, 'host')} without our daemon are treated as if they had it")
-    blind = sum(not host.spec.fencing.driver for host in hosts)
-    if blind:
-        notes.append(f"{count_of(blind, 'host')} without a known power controller are treated as if they had one")
-    return notes
-
-
-def _host(host: Hypervisor, *, coordinator: bool) -> HostSpec:
-    """What is not laid over it afterwards."""
-    fencing = host.spec.fencing
-    return HostSpec(
-        name=host.name,
-        zone="",
-        armed=fencing.armed,
-        profile=fencing.profile,
-        proofs=fencing.proofs,
-        mode="coordinator" if coordinator else "hypervisor",
-    )
-
-
-def _vms(objects: Sequence[Resource], hosts: set[str], notes: list[str]) -> tuple[VmSpec, ...]:
+def _vm_specs(objects: Sequence[Resource], hosts: set[str], notes: list[str]) -> tuple[VmSpec, ...]:
     found: list[VmSpec] = []
     nowhere = 0
     for vm in objects:
@@ -187,46 +177,50 @@ def _vms(objects: Sequence[Resource], hosts: set[str], notes: list[str]) -> tupl
         if vm.status.assigned is None or vm.status.assigned.hypervisor not in hosts:
             nowhere += 1
             continue
-        found.append(_vm(vm, vm.status.assigned.hypervisor))
+        stopped = vm.spec.power_state == "stopped" or vm.status.phase in _STOPPED
+        spec = VmSpec(  # only what is not laid over it afterwards
+            name=vm.name,
+            host=vm.status.assigned.hypervisor,
+            disks=vm.spec.disks or None,
+            ports=vm.spec.ports or None,
+            power_state="stopped" if stopped else "running",
+        )
+        found.append(spec)
     if nowhere:
         notes.append(f"{count_of(nowhere, 'VM')} on no known host are left out")
     return tuple(found)
 
 
-def _vm(vm: VirtualMachine, host: str) -> VmSpec:
-    """What is not laid over it afterwards."""
-    stopped = vm.spec.power_state == "stopped" or vm.status.phase in _STOPPED
-    return VmSpec(
-        name=vm.name,
-        host=host,
-        disks=vm.spec.disks or None,
-        ports=vm.spec.ports or None,
-        power_state="stopped" if stopped else "running",
-    )
-
-
-def laid_over(world: World, imported: Iterable[Resource]) -> tuple[Resource, ...]:
+def complete_objects(world: World, imported: Iterable[Resource]) -> tuple[Resource, ...]:
     """What is built, with all that the inventory knows beyond it; the virtual machines get the imported capacity."""
     known = {(type(one), one.name): one for one in imported}
     found: list[Resource] = [one for one in known.values() if isinstance(one, Flavor) or _is_slot(one)]
-    found += world.store.all_of(Cluster)
+    found += world.store.list_all(Cluster)
     there: dict[str, list[VirtualMachine]] = {}
-    for vm in world.store.all_of(VirtualMachine):
+    for vm in world.store.list_all(VirtualMachine):
         complete = known[(VirtualMachine, vm.name)]
         assert isinstance(complete, VirtualMachine)
-        whole_vm = _whole_vm(vm, complete)
+        built = vm.spec
+        labels = {**complete.metadata.labels, **vm.metadata.labels}
+        whole_vm = _replace(
+            vm,
+            metadata=_replace(vm.metadata, labels=labels),
+            spec=_replace(
+                complete.spec, disks=built.disks, ports=built.ports, power_state=built.power_state, request=None
+            ),
+        )
         found.append(whole_vm)
-        if whole_vm.status.assigned is not None and wanted(whole_vm):
+        if whole_vm.status.assigned is not None and is_wanted(whole_vm):
             there.setdefault(whole_vm.status.assigned.hypervisor, []).append(whole_vm)
-    for host in world.store.all_of(Hypervisor):
+    for host in world.store.list_all(Hypervisor):
         whole = known[(Hypervisor, host.name)]
         assert isinstance(whole, Hypervisor)
         world.hosts[host.name].machine.capacity = whole.status.capacity or Amounts()
-        found.append(_whole_host(host, whole, there.get(host.name, ())))
+        found.append(_complete_host(host, whole, there.get(host.name, ())))
     return tuple(found)
 
 
-def _whole_host(built: Hypervisor, imported: Hypervisor, vms: Sequence[VirtualMachine]) -> Hypervisor:
+def _complete_host(built: Hypervisor, imported: Hypervisor, vms: Sequence[VirtualMachine]) -> Hypervisor:
     """As its daemon reported it last: that reports what is there, and not what it was imported with."""
     controlled = built.spec.fencing
     fencing = _replace(
@@ -245,7 +239,7 @@ def _whole_host(built: Hypervisor, imported: Hypervisor, vms: Sequence[VirtualMa
     status = _replace(
         built.status,
         capacity=was.capacity,
-        effective_capacity=effective(was.capacity or Amounts(), spec.overcommit),
+        effective_capacity=apply_overcommit(was.capacity or Amounts(), spec.overcommit),
         allocation=sum((vm.spec.resources for vm in vms), Amounts(cpu=0, memory=0)),
         instances=tuple(Instance(id=vm.name, name=vm.spec.display_name) for vm in vms),
         num_instances=len(vms),
@@ -256,11 +250,3 @@ def _whole_host(built: Hypervisor, imported: Hypervisor, vms: Sequence[VirtualMa
     )
     labels = {**built.metadata.labels, **imported.metadata.labels}
     return _replace(built, metadata=_replace(built.metadata, labels=labels), spec=spec, status=status)
-
-
-def _whole_vm(built: VirtualMachine, imported: VirtualMachine) -> VirtualMachine:
-    spec = _replace(
-        imported.spec, disks=built.spec.disks, ports=built.spec.ports, power_state=built.spec.power_state, request=None
-    )
-    labels = {**imported.metadata.labels, **built.metadata.labels}
-    return _replace(built, metadata=_replace(built.metadata, labels=labels), spec=spec)

@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta
 
-from outlive.base.errors import OutliveError
-from outlive.base.phrases import listing
-from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
-from outlive.commitments.decision import Refusal
-from outlive.commitments.names import resource_name
+from outlive.base import OutliveError, join_parts
+from outlive.commitments import Batch, BatchRefusal, CommitmentRequest, ProjectRequest, ResourceRequest, resource_name
 from outlive.resources import Amounts
 from outlive.simulation.process import go
 from outlive.simulation.spec import FromFile, Some
@@ -31,7 +28,7 @@ WAITING_LIMIT: Final = 64
 """Batches that wait for one at the same time."""
 
 
-class Wanted(FromFile, frozen=True, kw_only=True):
+class WantedCommitment(FromFile, frozen=True, kw_only=True):
     """What a batch makes of one commitment. What is left out stays as Limes knows it."""
 
     uuid: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9-]{6,40}$")]
@@ -57,7 +54,7 @@ class Sold(FromFile, frozen=True, kw_only=True):
     status: str
 
 
-class Limes:
+class SimLimes:
     """See the module. ``send`` returns at once; the answer becomes an event."""
 
     def __init__(self, world: World) -> None:
@@ -67,10 +64,24 @@ class Limes:
         self._sent = 0
         self._waiting: dict[str, asyncio.Task[None]] = {}
 
-    def send(self, zone: str, wanted: Iterable[Wanted]) -> None:
+    def send(self, zone: str, wanted: Iterable[WantedCommitment]) -> None:
         """A batch; what is so already, or cannot be, is left out of it."""
-        after = {one.uuid: made for one in wanted if (made := self._made(one)) != self.sold.get(one.uuid)}
-        batch = self._batch(zone, after)
+        after: dict[str, Sold | None] = {}
+        for one in wanted:
+            known = self.sold.get(one.uuid)
+            new: Sold | None = None
+            if one.status != "deleted":
+                new = Sold(
+                    project=one.project or (known.project if known is not None else ""),
+                    group=one.group or (known.group if known is not None else ""),
+                    resource=one.resource or (known.resource if known is not None else "memory"),
+                    amount=known.amount if known is not None else one.amount or 0,
+                    status=one.status,
+                )
+                new = new if new.project and new.group and new.amount else known
+            if new != known:
+                after[one.uuid] = new
+        batch = self._build_batch(zone, after)
         if not batch.projects or len(self._waiting) >= WAITING_LIMIT:
             why = f"waits for {WAITING_LIMIT} answers already" if batch.projects else "has nothing to ask for"
             self._say("", why)
@@ -79,28 +90,14 @@ class Limes:
         request = f"batch-{self._sent}"
         self._waiting[request] = go(self._ask(request, batch, after), name=f"limes waits for {request}")
 
-    def _made(self, wanted: Wanted) -> Sold | None:
-        """The commitment as it is to be; ``None``: it is not there."""
-        known = self.sold.get(wanted.uuid)
-        if wanted.status == "deleted":
-            return None
-        found = Sold(
-            project=wanted.project or (known.project if known is not None else ""),
-            group=wanted.group or (known.group if known is not None else ""),
-            resource=wanted.resource or (known.resource if known is not None else "memory"),
-            amount=known.amount if known is not None else wanted.amount or 0,
-            status=wanted.status,
-        )
-        return found if found.project and found.group and found.amount else known
-
-    def _batch(self, zone: str, after: dict[str, Sold | None]) -> Batch:
+    def _build_batch(self, zone: str, after: dict[str, Sold | None]) -> Batch:
         """Everything that changes, by project and resource, with the sums of what is promised before and afterwards."""
         places: dict[tuple[str, str], list[CommitmentRequest]] = {}
         for uuid, new in after.items():
             old = self.sold.get(uuid)
-            for place in dict.fromkeys(_place(one) for one in (old, new) if one is not None):
-                was = old if old is not None and _place(old) == place else None
-                comes = new if new is not None and _place(new) == place else None
+            for place in dict.fromkeys(_find_place(one) for one in (old, new) if one is not None):
+                was = old if old is not None and _find_place(old) == place else None
+                comes = new if new is not None and _find_place(new) == place else None
                 amount = (comes or was or Sold(project="", group="", resource="memory", amount=0, status="")).amount
                 request = CommitmentRequest(
                     uuid=uuid,
@@ -114,10 +111,10 @@ class Limes:
         for (project, name), requests in places.items():
             found = ResourceRequest(
                 name=name,
-                confirmed_before=_sum(self.sold.values(), (project, name), "confirmed"),
-                confirmed_after=_sum(book.values(), (project, name), "confirmed"),
-                guaranteed_before=_sum(self.sold.values(), (project, name), "guaranteed"),
-                guaranteed_after=_sum(book.values(), (project, name), "guaranteed"),
+                confirmed_before=_sum_amounts(self.sold.values(), (project, name), "confirmed"),
+                confirmed_after=_sum_amounts(book.values(), (project, name), "confirmed"),
+                guaranteed_before=_sum_amounts(self.sold.values(), (project, name), "guaranteed"),
+                guaranteed_after=_sum_amounts(book.values(), (project, name), "guaranteed"),
                 commitments=tuple(requests),
             )
             projects.setdefault(project, []).append(found)
@@ -136,17 +133,23 @@ class Limes:
                 self.sold.pop(uuid, None)
         self._say(request, f"{found}{f': {why}' if why else ''}")
         if found != "unanswered":
-            wanted = {uuid: self._brief(new) if new is not None else None for uuid, new in after.items()}
-            self._world.judge.answered(request, found == "accepted", wanted)
+            wanted = {uuid: self._summarise_sold(new) if new is not None else None for uuid, new in after.items()}
+            self._world.judge.judge_answer(request, found == "accepted", wanted)
 
     async def _answer(self, request: str, batch: Batch) -> tuple[str, str]:
         """``accepted``, ``refused`` or ``unanswered``, and why."""
-        service = self._world.leading()
+        service = self._world.leading_service()
         if service is None:
             return "unanswered", "no controller leads"
-        self._say(request, f"is sent to {service.name}: {listing(sorted(_said(batch)))}")
+        changes = [
+            f"{one.uuid} of {project.project} {one.old_status or 'new'}→{one.new_status or 'deleted'} {one.amount}"
+            for project in batch.projects
+            for resource in project.resources
+            for one in resource.commitments
+        ]
+        self._say(request, f"is sent to {service.name}: {join_parts(sorted(changes))}")
         try:
-            refusal: Refusal | None = await service.ask(
+            refusal: BatchRefusal | None = await service.ask(
                 lambda role: role.role.commitments.changes.change(batch, request_id=request, requested_by="limes"),  # type: ignore[attr-defined]
                 name=request,
                 limit_s=ANSWER_S,
@@ -155,7 +158,7 @@ class Limes:
             return "unanswered", error.message
         return ("refused", refusal.reason) if refusal is not None else ("accepted", "")
 
-    def _brief(self, sold: Sold) -> tuple[str, str, str, int]:
+    def _summarise_sold(self, sold: Sold) -> tuple[str, str, str, int]:
         """Project, status, type, and bytes or cores; a commitment that is only planned holds none yet."""
         unit = 1 if sold.status != "planned" else 0
         if sold.resource == "memory" and unit:
@@ -168,19 +171,10 @@ class Limes:
         self._world.history.add("limes", request or "limes", f"{request or 'Limes'} {text}", loud=True)
 
 
-def _place(sold: Sold) -> tuple[str, str]:
+def _find_place(sold: Sold) -> tuple[str, str]:
     """Project, and resource of LIQUID."""
     return sold.project, resource_name(sold.group, "ram" if sold.resource == "memory" else "cores")
 
 
-def _sum(sold: Iterable[Sold | None], place: tuple[str, str], status: str) -> int:
-    return sum(one.amount for one in sold if one is not None and one.status == status and _place(one) == place)
-
-
-def _said(batch: Batch) -> list[str]:
-    return [
-        f"{one.uuid} of {project.project} {one.old_status or 'new'}→{one.new_status or 'deleted'} {one.amount}"
-        for project in batch.projects
-        for resource in project.resources
-        for one in resource.commitments
-    ]
+def _sum_amounts(sold: Iterable[Sold | None], place: tuple[str, str], status: str) -> int:
+    return sum(one.amount for one in sold if one is not None and one.status == status and _find_place(one) == place)

@@ -1,6 +1,6 @@
 """The machine under one virtual host: its cord, its boots, its clocks, its disk, its watchdog device.
 
-Power goes on and off by cord or by switch (a power controller, the front button); a boot takes a while and gets a new
+Power goes on and off by cord or by switch (a BMC, the front button); a boot takes a while and gets a new
 boot id; what was written to the disk survives. The watchdog is hardware: it runs on while the kernel stands still, and
 resets the machine W seconds after it was fed last. Its clock is the loop's, whatever the kernel's says.
 """
@@ -14,17 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from outlive.base.clock import FasterOf, Instant, SlowerOf
-from outlive.base.ids import Ids
-from outlive.guard.clocks import Instants
-from outlive.node.fencing.identity import is_unset, system_key
-from outlive.node.membership.steps import Remembered
+from outlive.base import FasterOf, Ids, Instant, SlowerOf
+from outlive.guard import Instants
+from outlive.node.fencing import is_unset, system_key
+from outlive.node.membership import RememberedMembership
 from outlive.resources import Amounts, Capabilities
-from outlive.runtime.virtual import outside_parts
+from outlive.runtime import outside_parts
 from outlive.simulation.process import Process
 
 SHORTEST_SLEEP_S: Final = 1e-6
-"""Whoever waits until a moment that is a rounding error away gets there."""
+"""A wait for a moment that is a rounding error away gets there."""
 RESET_S: Final = 1.0
 """From a reset to the power-on test of the next boot."""
 RESET_TAKES_S: Final = 1.9
@@ -54,18 +53,18 @@ class HostClock:
         self._steered_s = 0.0
         self._jumped_s = 0.0
         self._booted = Instants(0.0, 0.0)
-        self.monotonic = SlowerOf(self._steered, self._raw)
+        self.monotonic = SlowerOf(self._read_steered, self._read_raw)
         """Seconds at the slower of the host's rates."""
-        self.latest = FasterOf(self._steered, self._raw)
+        self.latest = FasterOf(self._read_steered, self._read_raw)
         """Seconds at the faster one."""
 
     def now(self) -> Instant:
         """The host's wall clock."""
-        return Instant(EPOCH_S + self._steered() + self._jumped_s)
+        return Instant(EPOCH_S + self._read_steered() + self._jumped_s)
 
-    def instants(self) -> Instants:
+    def read_clocks(self) -> Instants:
         """Both clocks of the kernel, since the host booted."""
-        return Instants(*Instants(self._steered(), self._raw()).since(self._booted))
+        return Instants(*Instants(self._read_steered(), self._read_raw()).elapsed_since(self._booted))
 
     async def sleep(self, seconds: float) -> None:
         """Return after so many seconds of ``monotonic``, as fast as it runs now."""
@@ -105,20 +104,20 @@ class HostClock:
     def _passed_s(self) -> float:
         return self._loop_time() - self._at_s
 
-    def _steered(self) -> float:
+    def _read_steered(self) -> float:
         return self._steered_s + self._passed_s() * self._rate * self._slew
 
-    def _raw(self) -> float:
+    def _read_raw(self) -> float:
         return self._raw_s + (0.0 if self._asleep else self._passed_s() * self._rate)
 
     def _note(self) -> None:
         """What the clocks say now, before their rates change."""
         self.monotonic()
         self.latest()
-        self._at_s, self._steered_s, self._raw_s = self._loop_time(), self._steered(), self._raw()
+        self._at_s, self._steered_s, self._raw_s = self._loop_time(), self._read_steered(), self._read_raw()
 
 
-class Watchdog:
+class SimWatchdog:
     """The device: armed, fed, and the one who resets."""
 
     def __init__(self, fires: Callable[[], None]) -> None:
@@ -144,7 +143,7 @@ class Watchdog:
             self._set(self.timeout_s)
 
     def stop(self) -> None:
-        """In good order, or because the machine is off."""
+        """End cleanly, or because the machine is off."""
         self.armed = False
         if self._timer is not None:
             self._timer.cancel()
@@ -152,9 +151,9 @@ class Watchdog:
 
     def _set(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(seconds, self._due, context=outside_parts())
+        self._timer = loop.call_later(seconds, self._handle_timer, context=outside_parts())
 
-    def _due(self) -> None:
+    def _handle_timer(self) -> None:
         self._timer = None
         left_s = self.fed_at + self.timeout_s - asyncio.get_running_loop().time()
         if left_s > 1e-9:
@@ -180,19 +179,19 @@ class Machine:
         down: Callable[[str], None],
     ) -> None:
         self.name = name
-        self._installation = ids.uuid()
-        self.system_uuid = ids.uuid()
-        """What a power controller, and its own firmware, say of it."""
+        self._installation = ids.new_uuid()
+        self.system_uuid = ids.new_uuid()
+        """What a BMC, and its own firmware, say of it."""
         self.boot_id = ""
         self.boots = 0
         self.boot_s = boot_s
         self.clock = HostClock()
         self.capacity = capacity
         self.load: Callable[[], float] = lambda: 0.0
-        """How many cores its guests keep busy; said by whoever has the guests."""
+        """How many cores its guests keep busy; the owner of the guests says it."""
         self.measured: Callable[[], Amounts | None] = lambda: None
         """What is in use of it, as its kernel would say; ``None``: nobody measures it. Said by its host as well."""
-        self.remembered: Remembered | None = None
+        self.remembered: RememberedMembership | None = None
         self.disk_stall = 0.0
         """The share of time in which everything waits for its own disks."""
         self.disk_full = False
@@ -207,7 +206,7 @@ class Machine:
         """Whether its power cord carries power."""
         self.switched_on = False
         self.running = False
-        self.watchdog = Watchdog(self.reset)
+        self.watchdog = SimWatchdog(self.reset)
         self._ids = ids
         self._up, self._down = up, down
         self._booting: asyncio.TimerHandle | None = None
@@ -252,9 +251,9 @@ class Machine:
             self._end("was reset by its watchdog")
             self._boot(RESET_S + self.boot_s)
 
-    def become_another(self) -> None:
+    def replace_hardware(self) -> None:
         """Other hardware under the same name, with an empty disk."""
-        self._installation, self.system_uuid, self.remembered = self._ids.uuid(), self._ids.uuid(), None
+        self._installation, self.system_uuid, self.remembered = self._ids.new_uuid(), self._ids.new_uuid(), None
 
     def _end(self, how: str) -> None:
         if self._booting is not None:
@@ -268,14 +267,14 @@ class Machine:
 
     def _boot(self, after_s: float) -> None:
         if after_s == 0.0:
-            self._booted()
+            self._finish_boot()
             return
-        self._booting = asyncio.get_running_loop().call_later(after_s, self._booted, context=outside_parts())
+        self._booting = asyncio.get_running_loop().call_later(after_s, self._finish_boot, context=outside_parts())
 
-    def _booted(self) -> None:
+    def _finish_boot(self) -> None:
         self._booting = None
         self.boots += 1
-        self.boot_id = self._ids.uuid()
+        self.boot_id = self._ids.new_uuid()
         self.clock.boot()
         self.running = True
         self._up()
@@ -296,14 +295,14 @@ class MachineClient:
         """Of the running kernel."""
         return self._machine.boot_id
 
-    async def remembered(self) -> Remembered | None:
+    async def read_remembered(self) -> RememberedMembership | None:
         """From its disk."""
         self._process.check()
         await asyncio.sleep(0)
         self._process.check()
         return self._machine.remembered
 
-    async def remember(self, remembered: Remembered) -> None:
+    async def remember(self, remembered: RememberedMembership) -> None:
         """To its disk, synced."""
         self._process.check()
         await asyncio.sleep(0.001 + self._machine.disk_stall)
@@ -320,19 +319,19 @@ class MachineClient:
         self._machine.lock = self._process
         return True
 
-    def capacity(self) -> Amounts:
+    def read_capacity(self) -> Amounts:
         """What it has for VMs."""
         return self._machine.capacity
 
-    def capabilities(self) -> Capabilities:
+    def read_capabilities(self) -> Capabilities:
         """Nobody says."""
         return Capabilities()
 
-    def load(self) -> float:
+    def read_load(self) -> float:
         """What its guests keep busy."""
         return self._machine.load()
 
-    def used(self) -> Amounts | None:
+    def read_usage(self) -> Amounts | None:
         """What a timeline says that is in use, if it says so."""
         return self._machine.measured()
 

@@ -12,11 +12,11 @@ import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from outlive.base.phrases import count_of, listing
-from outlive.node.health import becomes
-from outlive.node.membership.join import is_nobodys
-from outlive.node.primary_elector import ROLE as PRIMARY
-from outlive.node.vm.states import deletion_of
+from outlive.base import count_of, join_parts
+from outlive.node import ROLE as PRIMARY
+from outlive.node import describe_outcome
+from outlive.node.membership import is_nobodys
+from outlive.node.vm import deletion_of
 from outlive.resources import (
     Cluster,
     CommitmentChange,
@@ -27,13 +27,13 @@ from outlive.resources import (
     Fault,
     Hypervisor,
     Membership,
+    MigrationPhase,
     Reservation,
     Resource,
     VirtualMachine,
     VirtualMachinePort,
-    condition,
+    find_condition,
 )
-from outlive.resources.vms import MigrationPhase
 from outlive.simulation.history import NAMES_SHOWN, HistoryEvent
 from outlive.simulation.stores import Author
 
@@ -49,7 +49,7 @@ def narrate(before: Resource | None, after: Resource | None, author: Author) -> 
     return report(before, after, author) if report is not None else []
 
 
-def _membership(before: Membership | None, after: Membership | None, author: Author) -> list[Event]:
+def _narrate_membership(before: Membership | None, after: Membership | None, author: Author) -> list[Event]:
     host = (after or before).name  # type: ignore[union-attr]
     events: list[Event] = []
 
@@ -68,18 +68,18 @@ def _membership(before: Membership | None, after: Membership | None, author: Aut
     old, new = before.record, after.record
     if old.state != new.state:
         if new.state == "Revoked":
-            report("fence", f"{host} is condemned by {new.fence.by}{_why(new.fence.reason)}")
+            report("fence", f"{host} is condemned by {new.fence.by}{_format_reason(new.fence.reason)}")
         elif new.state == "Released":
-            report("join", f"{host} leaves in good order")
+            report("join", f"{host} leaves cleanly")
         else:
             epoch = f"in epoch {new.epoch} " if new.epoch > old.epoch else ""
-            report("join", f"{host} is back {epoch}{_with_what(after)}")
+            report("join", f"{host} is back {epoch}{_describe_rest(after)}")
     elif new.epoch > old.epoch:
         report("join", f"{host} joins again, in epoch {new.epoch}")
     elif old.nonce != new.nonce:
         report("join", f"another daemon of {host} holds epoch {new.epoch}", loud=False)
     if new.dead_through > old.dead_through:
-        report("proof", _dead(host, after), loud=new.state != "Released")
+        report("proof", _describe_death(host, after), loud=new.state != "Released")
     elif len(new.fence.findings) > len(old.fence.findings):
         found = new.fence.findings[-1]
         report("fence", f"a first proof against {host}, by {found.kind}: {found.evidence}")
@@ -95,7 +95,7 @@ def _membership(before: Membership | None, after: Membership | None, author: Aut
             text = f"{new.fence.by} {f'looks for a proof that {host} is dead' if first else 'tries again'}"
             report("fence", text, loud=new.fence.attempt <= TRIES_PRINTED)
         if new.fence.phase == "unconfirmed" != old.fence.phase:
-            report("fence", f"nothing proves yet that {host} is dead{_why(new.fence.unproven_why)}")
+            report("fence", f"nothing proves yet that {host} is dead{_format_reason(new.fence.unproven_why)}")
     if new.guard.armed != old.guard.armed:
         word = "armed" if new.guard.armed else "disarmed"
         report("guard", f"the guard of {host} is {word}", key=word, many=f"the guards of {{n}} hosts are {word}")
@@ -105,11 +105,11 @@ def _membership(before: Membership | None, after: Membership | None, author: Aut
     return events
 
 
-def _with_what(after: Membership) -> str:
+def _describe_rest(after: Membership) -> str:
     return "with what it still runs" if after.record.dead_through < after.record.epoch - 1 else "and is empty"
 
 
-def _dead(host: str, after: Membership) -> str:
+def _describe_death(host: str, after: Membership) -> str:
     proof, through = after.record.proof, after.record.dead_through
     if proof is None:
         return f"{host} is proven dead"
@@ -120,7 +120,7 @@ def _dead(host: str, after: Membership) -> str:
     return f"{host} is proven dead by {proof.kind}: {proof.evidence}"
 
 
-def _vm(before: VirtualMachine | None, after: VirtualMachine | None, author: Author) -> list[Event]:
+def _narrate_vm(before: VirtualMachine | None, after: VirtualMachine | None, author: Author) -> list[Event]:
     vm = (after or before).name  # type: ignore[union-attr]
     events: list[Event] = []
 
@@ -140,11 +140,11 @@ def _vm(before: VirtualMachine | None, after: VirtualMachine | None, author: Aut
     if old is new:
         return events
     if old.assigned != new.assigned and new.assigned is not None:
-        events += _assigned(before, after)
+        events += _narrate_assignment(before, after)
     if new.rejection is not None and new.rejection != old.rejection:
         report("reject", f"is rejected by {new.rejection.hypervisor}: {new.rejection.message}")
     if new.recovery is not None and new.recovery != old.recovery:
-        events += _recovery(before, after)
+        events += _narrate_recovery(before, after)
     order = new.start_order
     if order is not None and order != old.start_order:
         known = old.start_order
@@ -158,13 +158,13 @@ def _vm(before: VirtualMachine | None, after: VirtualMachine | None, author: Aut
             many=f"{{n}} VMs wait for {waits}" if waits else "{n} VMs start without others",
         )
     if old.holders != new.holders:
-        events += _held(before, after, author)
+        events += _narrate_holders(before, after, author)
     move = new.migration
     if move is not None and (old.migration is None or (old.migration.id, old.migration.phase) != (move.id, move.phase)):
         many = _MOVES.get(move.phase, "")
         report(
             "move",
-            f"moves {move.mode} from {move.source} to {move.target}: {move.phase}{_why(move.message)}",
+            f"moves {move.mode} from {move.source} to {move.target}: {move.phase}{_format_reason(move.message)}",
             loud=move.phase in _MOVES,
             key=f"move-{move.phase}-{move.source}" if many else "",
             many=many.format(source=move.source),
@@ -173,7 +173,7 @@ def _vm(before: VirtualMachine | None, after: VirtualMachine | None, author: Aut
         word = {"stop": "is stopped", "disable": "is disabled", "fail": "has failed"}.get(new.phase)
         loud = word is not None and old.phase != new.phase
         said = word if loud else f"is in phase {new.phase or 'none'}"
-        report("vm", f"{said}{_why(new.message)}", loud=loud)
+        report("vm", f"{said}{_format_reason(new.message)}", loud=loud)
     return events
 
 
@@ -186,7 +186,7 @@ _MOVES: Final[Mapping[MigrationPhase, str]] = {
 """Phases of a move that are loud → the sentence for several; ``{n}`` is for ``_one_of``."""
 
 
-def _assigned(before: VirtualMachine, after: VirtualMachine) -> list[Event]:
+def _narrate_assignment(before: VirtualMachine, after: VirtualMachine) -> list[Event]:
     old, new, record = before.status.assigned, after.status.assigned, after.status.recovery
     assert new is not None
     was, host = old.hypervisor if old is not None else "nowhere", new.hypervisor
@@ -220,7 +220,7 @@ def _assigned(before: VirtualMachine, after: VirtualMachine) -> list[Event]:
     ]
 
 
-def _recovery(before: VirtualMachine, after: VirtualMachine) -> list[Event]:
+def _narrate_recovery(before: VirtualMachine, after: VirtualMachine) -> list[Event]:
     old, new = before.status.recovery, after.status.recovery
     assert new is not None
     if old is not None and (old.phase, old.reason) == (new.phase, new.reason):
@@ -228,7 +228,7 @@ def _recovery(before: VirtualMachine, after: VirtualMachine) -> list[Event]:
     if not new.reason:
         where = f" on {new.host}" if new.host else ""
         return [Event(kind="recovery", subject=after.name, text=f"recovery of {after.name}: {new.phase}{where}")]
-    waits = f"{new.reason}: {new.message}{_remedy(new.remedy)}"
+    waits = f"{new.reason}: {new.message}{_format_remedy(new.remedy)}"
     return [
         Event(
             kind="recovery",
@@ -241,7 +241,7 @@ def _recovery(before: VirtualMachine, after: VirtualMachine) -> list[Event]:
     ]
 
 
-def _held(before: VirtualMachine, after: VirtualMachine, author: Author) -> list[Event]:
+def _narrate_holders(before: VirtualMachine, after: VirtualMachine, author: Author) -> list[Event]:
     """Who holds it, and where it is newly seen running."""
     vm, old, new = after.name, before.status.holders, after.status.holders
     words = [
@@ -269,7 +269,7 @@ def _held(before: VirtualMachine, after: VirtualMachine, author: Author) -> list
     ]
 
 
-def _slot(before: Reservation | None, after: Reservation | None, author: Author) -> list[Event]:
+def _narrate_slot(before: Reservation | None, after: Reservation | None, author: Author) -> list[Event]:
     name = (after or before).name  # type: ignore[union-attr]
     if after is None:
         text = f"deleted by {author.process}"
@@ -283,7 +283,7 @@ def _slot(before: Reservation | None, after: Reservation | None, author: Author)
     return [Event(kind="slot", subject=name, text=text)]
 
 
-def _coverage(before: Coverage | None, after: Coverage | None, author: Author) -> list[Event]:
+def _narrate_coverage(before: Coverage | None, after: Coverage | None, author: Author) -> list[Event]:
     if after is None or (before is None and not after.status.required):
         return []
     old, new = before.status if before is not None else None, after.status
@@ -293,7 +293,7 @@ def _coverage(before: Coverage | None, after: Coverage | None, author: Author) -
     return [Event(kind="coverage", subject=after.name, text=text)]
 
 
-def _port(before: VirtualMachinePort | None, after: VirtualMachinePort | None, author: Author) -> list[Event]:
+def _narrate_port(before: VirtualMachinePort | None, after: VirtualMachinePort | None, author: Author) -> list[Event]:
     """Where it is active, and what is in the way of that."""
     if before is None or after is None:
         return []
@@ -307,7 +307,7 @@ def _port(before: VirtualMachinePort | None, after: VirtualMachinePort | None, a
     if new.active_on != old.active_on:
         report(f"is active on {new.active_on} ({', '.join(new.addresses) or after.spec.mac})")
     for kind in ("Programmed", "Bound"):
-        was, now = condition(old.conditions, kind), condition(new.conditions, kind)
+        was, now = find_condition(old.conditions, kind), find_condition(new.conditions, kind)
         if now is not None and (was.status if was is not None else "True") != now.status:
             report(f"is {kind.lower()} again" if now.status == "True" else f"is not {kind.lower()}: {now.message}")
     move = new.migration
@@ -316,7 +316,7 @@ def _port(before: VirtualMachinePort | None, after: VirtualMachinePort | None, a
     return events
 
 
-def _host(before: Hypervisor | None, after: Hypervisor | None, author: Author) -> list[Event]:
+def _narrate_host(before: Hypervisor | None, after: Hypervisor | None, author: Author) -> list[Event]:
     if before is None or after is None or before.status is after.status:
         return []
     host, old, new = after.name, before.status, after.status
@@ -332,12 +332,12 @@ def _host(before: Hypervisor | None, after: Hypervisor | None, author: Author) -
         said = word.get(new.domain_state, "is schedulable again")
         report(said, loud=said in word.values() or old.domain_state != "")
     if old.rehearsed != new.rehearsed:
-        report(f"has its power controller rehearsed: {new.rehearsed}", loud=False)
+        report(f"has its BMC rehearsed: {new.rehearsed}", loud=False)
     if old.degrading != new.degrading:
         if new.degrading is None:
             report("does well again")
         else:
-            said = becomes(new.degrading)
+            said = describe_outcome(new.degrading)
             known = old.degrading
             report(
                 f"degrades ({', '.join(new.degrading.causes)}, score {new.degrading.score}): {said}",
@@ -357,13 +357,13 @@ _SAID_OTHERWISE: Final = ("host-dead", "fence-unconfirmed", "vm-held")
 """Faults that begin with an event that has its own sentence."""
 
 
-def _fault(before: Fault | None, after: Fault | None, author: Author) -> list[Event]:
+def _narrate_fault(before: Fault | None, after: Fault | None, author: Author) -> list[Event]:
     if after is None or (before is not None and (before.ended, before.message) == (after.ended, after.message)):
         return []
     subject, begins = after.subject.name, before is None or before.ended
     if after.ended:
         return [Event(kind="trouble", subject=subject, text=f"over: {after.code}: {after.message}")]
-    said = f"{after.message}{_remedy(after.remedy)}"
+    said = f"{after.message}{_format_remedy(after.remedy)}"
     return [
         Event(
             kind="trouble",
@@ -376,7 +376,7 @@ def _fault(before: Fault | None, after: Fault | None, author: Author) -> list[Ev
     ]
 
 
-def _cluster(before: Cluster | None, after: Cluster | None, author: Author) -> list[Event]:
+def _narrate_cluster(before: Cluster | None, after: Cluster | None, author: Author) -> list[Event]:
     if before is None or after is None:
         return []
     old, new = before.status.store_incarnation, after.status.store_incarnation
@@ -386,7 +386,7 @@ def _cluster(before: Cluster | None, after: Cluster | None, author: Author) -> l
     return [Event(kind="store", subject="store", text=text, loud=True)]
 
 
-def _election(before: Election | None, after: Election | None, _author: Author) -> list[Event]:
+def _narrate_election(before: Election | None, after: Election | None, _author: Author) -> list[Event]:
     """Of the primary coordinator; other roles are work that nobody sees."""
     if after is None or after.name != PRIMARY:
         return []
@@ -405,7 +405,7 @@ def _election(before: Election | None, after: Election | None, _author: Author) 
     return [Event(kind=kind, subject=who, text=text, loud=True)]
 
 
-def _batch(before: CommitmentChange | None, after: CommitmentChange | None, author: Author) -> list[Event]:
+def _narrate_batch(before: CommitmentChange | None, after: CommitmentChange | None, author: Author) -> list[Event]:
     if after is None or after.part_of or (before is not None and before.phase == after.phase):
         return []
     said = count_of(len(after.steps), "commitment") + (" and more" if after.parts else "")
@@ -413,38 +413,42 @@ def _batch(before: CommitmentChange | None, after: CommitmentChange | None, auth
     return [Event(kind="batch", subject=after.name, text=text, loud=after.phase != "withdrawn")]
 
 
-def _commitment(before: CommittedResource | None, after: CommittedResource | None, author: Author) -> list[Event]:
+def _narrate_commitment(
+    before: CommittedResource | None, after: CommittedResource | None, author: Author
+) -> list[Event]:
     if after is None:
         assert before is not None
         return [Event(kind="batch", subject=before.spec.commitment_uuid, text=f"{before.name} is deleted")]
-    old = condition(before.status.conditions, "Ready") if before is not None else None
-    new, spec = condition(after.status.conditions, "Ready"), after.spec
+    old = find_condition(before.status.conditions, "Ready") if before is not None else None
+    new, spec = find_condition(after.status.conditions, "Ready"), after.spec
     if new is None or (old is not None and (old.reason, old.message) == (new.reason, new.message)):
         return []
-    text = f"{after.name} of {spec.project_id}, {spec.state} with {spec.amount}: {new.reason}{_why(new.message)}"
+    text = (
+        f"{after.name} of {spec.project_id}, {spec.state} with {spec.amount}: {new.reason}{_format_reason(new.message)}"
+    )
     return [Event(kind="batch", subject=spec.commitment_uuid, text=text, loud=old is None or old.reason != new.reason)]
 
 
 _NARRATORS: Final[Mapping[type, Callable[[Any, Any, Author], list[Event]]]] = {
-    CommitmentChange: _batch,
-    CommittedResource: _commitment,
-    Membership: _membership,
-    VirtualMachine: _vm,
-    VirtualMachinePort: _port,
-    Reservation: _slot,
-    Coverage: _coverage,
-    Hypervisor: _host,
-    Fault: _fault,
-    Cluster: _cluster,
-    Election: _election,
+    CommitmentChange: _narrate_batch,
+    CommittedResource: _narrate_commitment,
+    Membership: _narrate_membership,
+    VirtualMachine: _narrate_vm,
+    VirtualMachinePort: _narrate_port,
+    Reservation: _narrate_slot,
+    Coverage: _narrate_coverage,
+    Hypervisor: _narrate_host,
+    Fault: _narrate_fault,
+    Cluster: _narrate_cluster,
+    Election: _narrate_election,
 }
 
 
-def _why(text: str) -> str:
+def _format_reason(text: str) -> str:
     return f": {text}" if text else ""
 
 
-def _remedy(text: str) -> str:
+def _format_remedy(text: str) -> str:
     return f" ({text})" if text else ""
 
 
@@ -489,16 +493,16 @@ def narrate_end(host: str, how: str) -> Event:
     )
 
 
-def sentence(template: str, given: Mapping[str, Any], hosts: Sequence[str]) -> str:
+def format_sentence(template: str, given: Mapping[str, Any], hosts: Sequence[str]) -> str:
     """What somebody does to these hosts, or to others than hosts; arguments that its sentence leaves out follow."""
     domain = given.get("domain", "")
-    who = names(hosts, "host")
+    who = format_names(hosts, "host")
     words = {
         "who": domain.replace("=", " ") if domain else who,
         "s": "" if len(hosts) > 1 and not domain else "s",
-        "vms": names(given.get("vms", (given["vm"],) if "vm" in given else ()), "VM"),
+        "vms": format_names(given.get("vms", (given["vm"],) if "vm" in given else ()), "VM"),
         "for": f" for {given['for']:g} s" if "for" in given else "",
-        "details": _details(given),
+        "details": _format_details(given),
         **{key: given.get(key, "") for key in ("to", "mode", "network", "reason", "name")},
     }
     used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
@@ -507,24 +511,24 @@ def sentence(template: str, given: Mapping[str, Any], hosts: Sequence[str]) -> s
         text += f": {who}"
     shown = {*used, *_SHOWN}
     rest = {} if "details" in used else {key: value for key, value in given.items() if key not in shown}
-    return f"{text} ({_details(rest)})" if rest else text
+    return f"{text} ({_format_details(rest)})" if rest else text
 
 
 _SHOWN: Final = ("host", "hosts", "domain", "vm", "vms")
 """Arguments that a sentence names as those whom it is about."""
 
 
-def _details(given: Mapping[str, Any]) -> str:
+def _format_details(given: Mapping[str, Any]) -> str:
     said = {
-        key: listing([str(one) for one in value]) if isinstance(value, tuple) else str(value)
+        key: join_parts([str(one) for one in value]) if isinstance(value, tuple) else str(value)
         for key, value in given.items()
     }
     return ", ".join(f"{key} {value}" for key, value in said.items())
 
 
-def names(of: Iterable[str], noun: str) -> str:
+def format_names(of: Iterable[str], noun: str) -> str:
     """A few names, or their number."""
     some = list(of)
     if not some:
         return f"no {noun}"
-    return listing(some) if len(some) <= NAMES_SHOWN else f"{count_of(len(some), noun)} ({some[0]}, {some[1]}, …)"
+    return join_parts(some) if len(some) <= NAMES_SHOWN else f"{count_of(len(some), noun)} ({some[0]}, {some[1]}, …)"

@@ -1,4 +1,4 @@
-"""Four networks, and who reaches which: the store, the disks, the power controllers, the VMs' own.
+"""Four networks, and who reaches which: the store, the disks, the BMCs, the VMs' own.
 
 A cut takes a host off one of them, both ways or one: ``out``, and nothing that it sends arrives; ``in``, and it hears
 no answer though what it sends takes effect.
@@ -44,14 +44,14 @@ class Networks:
         for segment, host in list(self._cut):
             self.heal(segment, host)
 
-    def sends(self, segment: Segment, host: str) -> bool:
+    def can_send(self, segment: Segment, host: str) -> bool:
         """Whether what the host sends arrives."""
         return self._cut.get((segment, host), "in") == "in"
 
-    def hears(self, segment: Segment, host: str) -> bool:
+    def can_receive(self, segment: Segment, host: str) -> bool:
         """Whether what is sent to the host arrives."""
         return self._cut.get((segment, host), "out") == "out"
 
-    def reaches(self, segment: Segment, *hosts: str) -> bool:
+    def can_reach(self, segment: Segment, *hosts: str) -> bool:
         """Whether these hosts can talk there: both ways, or it is no talk."""
         return not any((segment, host) in self._cut for host in hosts)

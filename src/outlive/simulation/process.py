@@ -1,8 +1,9 @@
 """A process of the virtual cluster: started, killed, halted and let go on, as an operating system does it.
 
-A halted process is a halted ``Part`` of the loop: nothing of it runs, no call goes out and no answer comes in, and what
-it had sent takes effect all the same. A killed one runs none of its clean-up in the world: its tasks are cancelled, and
-every port of it answers by cancelling the caller (``check``), so that a ``finally`` that would write something cannot.
+A halted process is a halted ``LoopPart`` of the loop: nothing of it runs, no call goes out and no answer comes in, and
+what it had sent takes effect all the same. A killed one runs none of its clean-up in the world: its tasks are
+cancelled, and every port of it answers by cancelling the caller (``check``), so that a ``finally`` that would write
+something cannot.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from outlive.runtime.virtual import Part, outside_parts
+from outlive.runtime import LoopPart, outside_parts
 
 T = TypeVar("T")
 
@@ -22,7 +23,7 @@ class Process:
 
     def __init__(self, name: str, run: int = 1) -> None:
         self.name = name
-        self.part = Part(f"{name}#{run}")
+        self.part = LoopPart(f"{name}#{run}")
         self.alive = False
         self.halts = 0
         """How often it was halted."""
@@ -37,7 +38,7 @@ class Process:
         assert self._main is None
         self.alive = True
         loop = asyncio.get_running_loop()
-        self._main = loop.create_task(self._run(main, ended), name=self.part.name, context=self.part.context())
+        self._main = loop.create_task(self._run(main, ended), name=self.part.name, context=self.part.make_context())
 
     def kill(self) -> None:
         """End it where it stands; nothing of it has an effect from now on."""
@@ -90,17 +91,17 @@ class Process:
             ended(self)
 
 
-def go(work: Coroutine[Any, Any, T], *, name: str, part: Part | None = None) -> asyncio.Task[T]:
+def go(work: Coroutine[Any, Any, T], *, name: str, part: LoopPart | None = None) -> asyncio.Task[T]:
     """Start work that belongs to ``part``, or to nobody; an error that nobody asks for is not lost but dropped.
 
-    It is dropped because whoever asked may have been killed; whoever did not gets it from the task.
+    It is dropped because the process that asked may have been killed; a caller that lives gets it from the task.
     """
-    context = outside_parts() if part is None else part.context()
+    context = outside_parts() if part is None else part.make_context()
     task = asyncio.get_running_loop().create_task(work, name=name, context=context)
-    task.add_done_callback(_seen)
+    task.add_done_callback(_consume_error)
     return task
 
 
-def _seen(task: asyncio.Task[Any]) -> None:
+def _consume_error(task: asyncio.Task[Any]) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         task.exception()

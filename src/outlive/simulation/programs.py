@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.failover.ports import Inline
-from outlive.resources.writers import CONTROLLER
-from outlive.roles.settings import SECTIONS, role_settings
-from outlive.roles.up import NetworkDatabases, Ports, UpRole
-from outlive.runtime.units import decode_unit
+from outlive.base import Clock, Random, SeededIds
+from outlive.failover import Inline
+from outlive.resources import CONTROLLER
+from outlive.roles import SECTIONS, NetworkDatabases, Ports, UpRole, role_settings
+from outlive.runtime import decode_unit
 from outlive.simulation.process import Process
 from outlive.simulation.stores import ProcessStore
 
@@ -66,7 +63,7 @@ class ControllerRole:
             name: msgspec.convert(settings.get(name, {}), kind, dec_hook=decode_unit) for name, kind in SECTIONS.items()
         }
         self.role = UpRole(
-            store.named(*CONTROLLER),
+            store.with_writers(*CONTROLLER),
             role_settings(sections),
             Ports(computer=Inline(), network=network),
             identity=identity,
@@ -81,5 +78,5 @@ class ControllerRole:
         await self.role.run()
 
     def stop(self, *, leave_vms: bool = False, going_down: bool = False) -> None:
-        """End in good order; there are no VMs here."""
+        """End cleanly; there are no VMs here."""
         self.role.stop()

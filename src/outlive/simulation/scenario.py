@@ -13,12 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput, NotFound
-from outlive.base.phrases import count_of
-from outlive.resources.documents import Problems, parse_documents
-from outlive.roles.settings import SECTIONS
-from outlive.runtime.units import Duration, decode_unit
-from outlive.runtime.validation import at_text, mistakes
+from outlive.base import BadInput, NotFound, count_of
+from outlive.resources import Problems, parse_documents
+from outlive.roles import SECTIONS
+from outlive.runtime import Duration, decode_unit, find_mistakes, path_text
 from outlive.simulation.expectations import AFTER_S, Expectations, read_expectations
 from outlive.simulation.spec import VmSpec, WorldSpec, hosts_of, read_as, vms_of
 from outlive.simulation.states import States
@@ -45,7 +43,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def names(self) -> frozenset[str]:
         """Hosts and VMs that it begins with or makes."""
-        return made_by(self.acts) | {one.name for one in hosts_of(self.spec)} | {one.name for one in vms_of(self.spec)}
+        return (
+            created_vms(self.acts) | {one.name for one in hosts_of(self.spec)} | {one.name for one in vms_of(self.spec)}
+        )
 
     @property
     def until_s(self) -> float:
@@ -56,7 +56,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         return max([last + AFTER_S, *(moment.at for moment in self.expect.at)])
 
 
-def made_by(acts: Iterable[Act]) -> frozenset[str]:
+def created_vms(acts: Iterable[Act]) -> frozenset[str]:
     """VMs that these acts create."""
     return frozenset(act.arguments["vm"] for act in acts if act.verb in MAKE_VMS and "vm" in act.arguments)
 
@@ -70,12 +70,16 @@ def read_scenario(folder: Path, *, expected: bool = True) -> Scenario:
         raise NotFound("no such folder", place=str(folder), remedy="name a folder with README and cluster.yaml")
     problems = Problems()
     line = read_line(folder / README, problems)
-    spec = _spec(read_value(folder / CLUSTER), str(folder / CLUSTER), problems)
+    spec = _read_spec(read_value(folder / CLUSTER), str(folder / CLUSTER), problems)
     acts = read_timeline(read_value(folder / TIMELINE), str(folder / TIMELINE), problems)
     expect = Expectations()
     if expected or (folder / EXPECT).exists():
         expect = read_expectations(read_value(folder / EXPECT), str(folder / EXPECT), problems)
-    _check_end(acts, expect, str(folder / EXPECT), problems)
+    if expect.until is not None:  # what is to be done or looked at after the end would be left out
+        late = [f"{act.verb} is at {act.at_s:g} s" for act in acts if act.when is None and act.at_s > expect.until]
+        late += [f"states are asked for at {one.at:g} s" for one in expect.at if one.at > expect.until]
+        for text in late:
+            problems.add(f"{folder / EXPECT}: until", f"it ends at {expect.until:g} s, and {text}", "let it end later")
     if spec is not None and not problems.shown:
         _check_names(spec, acts, expect, folder, problems)
     problems.check()
@@ -118,18 +122,18 @@ def read_value(path: Path) -> Any:
     documents = parse_documents(_read(path), str(path))
     if len(documents) > 1:
         raise BadInput("a second document begins", place=documents[1].place, remedy="write one document")
-    return _named(documents[0].value) if documents else None
+    return _restore_on_key(documents[0].value) if documents else None
 
 
-def _named(value: Any) -> Any:
+def _restore_on_key(value: Any) -> Any:
     """With the names that are written: YAML 1.1 reads a bare ``on`` as true."""
     if isinstance(value, dict):
-        return {"on" if key is True else key: _named(inner) for key, inner in value.items()}
-    return [_named(inner) for inner in value] if isinstance(value, list) else value
+        return {"on" if key is True else key: _restore_on_key(inner) for key, inner in value.items()}
+    return [_restore_on_key(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _spec(value: Any, place: str, problems: Problems) -> WorldSpec | None:
-    spec = read_as(value, WorldSpec, place, problems, "see docs/operating/simulating.md#cluster")
+def _read_spec(value: Any, place: str, problems: Problems) -> WorldSpec | None:
+    spec = read_as(value, WorldSpec, place, problems, "see docs/reference/scenarios.md#cluster")
     if spec is None:
         return None
     check_settings(spec.settings, f"{place}: settings", problems)
@@ -144,7 +148,7 @@ def _spec(value: Any, place: str, problems: Problems) -> WorldSpec | None:
             problems.add(f"{place}: vms: {vm.name}", f"its host {vm.host!r} is not there", "name one of the hosts")
     networks = {one.name for one in spec.networks}
     for vm in vms_of(spec):
-        _check_known(vm.networks, networks, "network", f"{place}: vms: {vm.name}", problems)
+        _check_exist(vm.networks, networks, "network", f"{place}: vms: {vm.name}", problems)
     owners = dict[str, VmSpec]()
     for vm in vms_of(spec):
         for disk in vm.disks or ():
@@ -158,38 +162,28 @@ def _spec(value: Any, place: str, problems: Problems) -> WorldSpec | None:
 def _check_names(spec: WorldSpec, acts: Sequence[Act], expect: Expectations, folder: Path, problems: Problems) -> None:
     """Every host, VM and domain that acts and expectations name must be there, or be made by the story."""
     hosts = {host.name for host in hosts_of(spec)}
-    vms = {vm.name for vm in vms_of(spec)} | made_by(acts)
+    vms = {vm.name for vm in vms_of(spec)} | created_vms(acts)
     domains = {f"rack={host.rack}" for host in hosts_of(spec) if host.rack}
     domains |= {f"{kind}={value}" for host in hosts_of(spec) for kind, value in host.domains.items()}
     for act in acts:
-        _check_known(act.hosts, hosts, "host", act.place, problems)
-        _check_known(act.vms, vms, "VM", act.place, problems)
+        _check_exist(act.hosts, hosts, "host", act.place, problems)
+        _check_exist(act.vms, vms, "VM", act.place, problems)
         if act.arguments.get("domain"):
-            _check_known((act.arguments["domain"],), domains, "failure domain", act.place, problems)
+            _check_exist((act.arguments["domain"],), domains, "failure domain", act.place, problems)
         if act.when is not None:
             _check_states(act.when, hosts, vms, act.place, problems)
     for moment in expect.at:
         _check_states(moment, hosts, vms, f"{folder / EXPECT}: at {moment.at}", problems)
-    _check_known(expect.held if isinstance(expect.held, dict) else (), vms, "VM", f"{folder / EXPECT}: held", problems)
-
-
-def _check_end(acts: Iterable[Act], expect: Expectations, place: str, problems: Problems) -> None:
-    """What is to be done or looked at after the end would be left out."""
-    if expect.until is None:
-        return
-    late = [f"{act.verb} is at {act.at_s:g} s" for act in acts if act.when is None and act.at_s > expect.until]
-    late += [f"states are asked for at {one.at:g} s" for one in expect.at if one.at > expect.until]
-    for text in late:
-        problems.add(f"{place}: until", f"it ends at {expect.until:g} s, and {text}", "let it end later")
+    _check_exist(expect.held if isinstance(expect.held, dict) else (), vms, "VM", f"{folder / EXPECT}: held", problems)
 
 
 def _check_states(states: States, hosts: set[str], vms: set[str], place: str, problems: Problems) -> None:
     ports = (name.rpartition(".")[0] for name in states.port)
-    _check_known((*states.vm, *states.coverage, *ports), vms, "VM", place, problems)
-    _check_known((*states.membership, *states.host), hosts, "host", place, problems)
+    _check_exist((*states.vm, *states.coverage, *ports), vms, "VM", place, problems)
+    _check_exist((*states.membership, *states.host), hosts, "host", place, problems)
 
 
-def _check_known(names: Iterable[str], known: set[str], noun: str, place: str, problems: Problems) -> None:
+def _check_exist(names: Iterable[str], known: set[str], noun: str, place: str, problems: Problems) -> None:
     for name in names:
         if name not in known:
             few = sorted(known) if len(known) <= 12 else [*sorted(known)[:12], "…"]
@@ -203,5 +197,5 @@ def check_settings(settings: Mapping[str, Any], place: str, problems: Problems) 
         if kind is None:
             problems.add(place, f"there is no section {name!r}", f"sections are {', '.join(SECTIONS)}")
             continue
-        for one in mistakes(value, kind, dec_hook=decode_unit):
-            problems.add(f"{place}: {at_text((name, *one.at))}", one.text, "see docs/reference/configuration.md")
+        for one in find_mistakes(value, kind, dec_hook=decode_unit):
+            problems.add(f"{place}: {path_text((name, *one.at))}", one.text, "see docs/reference/configuration.md")

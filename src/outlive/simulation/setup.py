@@ -13,18 +13,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from outlive.base.ids import SeededIds
-from outlive.node.membership.steps import Remembered
+from outlive.base import SeededIds
+from outlive.node import apply_overcommit
+from outlive.node.membership import RememberedMembership
 from outlive.node.ports import DomainState
-from outlive.node.status import effective
-from outlive.placement.request import HYPERVISOR_TYPE
+from outlive.placement import HYPERVISOR_TYPE
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     HOST_LABEL,
+    IN_OVN,
+    RUN_FINALIZER,
     ZONE_LABEL,
     Amounts,
     Assigned,
     Cluster,
+    ClusterSpec,
+    ClusterStatus,
     Condition,
     DomainCapabilities,
     FencingSpec,
@@ -46,13 +50,12 @@ from outlive.resources import (
     VirtualMachineStatus,
     VirtualNetwork,
     VirtualNetworkSpec,
+    port_mode,
+    port_object_name,
 )
-from outlive.resources.cluster import ClusterSpec, ClusterStatus
-from outlive.resources.networks import IN_OVN, port_mode, port_object_name
-from outlive.resources.vms import RUN_FINALIZER
 from outlive.simulation.controllers import Bmc
 from outlive.simulation.hypervisors import SimDomain, domain_of
-from outlive.simulation.judges.rest import IMPORTED_PHASE, wanted
+from outlive.simulation.judges.rest import IMPORTED_PHASE, is_wanted
 from outlive.simulation.network.fabric import FabricPort
 from outlive.simulation.spec import (
     FlavorEntry,
@@ -60,9 +63,9 @@ from outlive.simulation.spec import (
     NetworkEntry,
     VmSpec,
     WorldSpec,
+    build_spec,
     hosts_of,
     ports_of,
-    said,
     vms_of,
 )
 
@@ -74,10 +77,13 @@ def resources_of(spec: WorldSpec, bmcs: Mapping[str, Bmc], *, incarnation: str) 
     """Everything that the spec says, as resources."""
     yield Cluster(
         metadata=ObjectMeta(name="default"),
-        spec=said(spec, ClusterSpec, fencing=spec.policy),
+        spec=build_spec(spec, ClusterSpec, fencing=spec.policy),
         status=ClusterStatus(store_incarnation=incarnation),
     )
-    yield from (_flavor_of(one) for one in spec.flavors)
+    for entry in spec.flavors:
+        size = Amounts.parse({"cpu": entry.cpu, "memory": entry.memory})
+        flavor = FlavorSpec(flavor_name=entry.name, resources=size, extra_specs=_flavor_specs(entry))
+        yield Flavor(metadata=ObjectMeta(name=entry.name), spec=flavor)
     vms = [vm_of(vm, spec) for vm in vms_of(spec)]
     there: dict[str, list[VirtualMachine]] = {}
     for vm in vms:
@@ -88,14 +94,14 @@ def resources_of(spec: WorldSpec, bmcs: Mapping[str, Bmc], *, incarnation: str) 
         yield hypervisor_of(host, uuid, there.get(host.name, ()), daemons=spec.daemons)
     yield from vms
     yield from (_network_of(one) for one in spec.networks)
-    yield from (one for _, _, one in _ports(spec))
+    yield from (one for _, _, one in _port_objects(spec))
 
 
 def _network_of(entry: NetworkEntry) -> VirtualNetwork:
-    return VirtualNetwork(metadata=ObjectMeta(name=entry.name), spec=said(entry, VirtualNetworkSpec))
+    return VirtualNetwork(metadata=ObjectMeta(name=entry.name), spec=build_spec(entry, VirtualNetworkSpec))
 
 
-def _ports(spec: WorldSpec) -> Iterator[tuple[VmSpec, str, VirtualMachinePort]]:
+def _port_objects(spec: WorldSpec) -> Iterator[tuple[VmSpec, str, VirtualMachinePort]]:
     """Each VM with the id of an interface that is on a network, and that interface's port."""
     for number, vm in enumerate(vms_of(spec)):
         for index, (network, interface) in enumerate(zip(vm.networks, ports_of(vm), strict=False)):
@@ -121,7 +127,7 @@ def fabric_ports(spec: WorldSpec) -> list[FabricPort]:
             mac=port.spec.mac,
             routed=networks[port.spec.network].spec.type == "routed",
         )
-        for vm, interface, port in _ports(spec)
+        for vm, interface, port in _port_objects(spec)
         if port.spec.network in networks
     ]
 
@@ -144,10 +150,12 @@ def hypervisor_of(host: HostSpec, system_uuid: str, vms: Sequence[VirtualMachine
     capacity = Amounts.parse({"cpu": host.cpu, "memory": host.memory})
     return Hypervisor(
         metadata=ObjectMeta(name=host.name, labels=labels),
-        spec=said(host, HypervisorSpec, management="node", fencing=fencing) if daemons else said(host, HypervisorSpec),
+        spec=build_spec(host, HypervisorSpec, management="node", fencing=fencing)
+        if daemons
+        else build_spec(host, HypervisorSpec),
         status=HypervisorStatus(
             capacity=capacity,
-            effective_capacity=effective(capacity, host.overcommit),
+            effective_capacity=apply_overcommit(capacity, host.overcommit),
             allocation=Amounts(
                 cpu=sum(vm.spec.resources.cpu_milli for vm in vms),
                 memory=sum(vm.spec.resources.memory_bytes for vm in vms),
@@ -164,18 +172,7 @@ def hypervisor_of(host: HostSpec, system_uuid: str, vms: Sequence[VirtualMachine
     )
 
 
-def _flavor_of(entry: FlavorEntry) -> Flavor:
-    return Flavor(
-        metadata=ObjectMeta(name=entry.name),
-        spec=FlavorSpec(
-            flavor_name=entry.name,
-            resources=Amounts.parse({"cpu": entry.cpu, "memory": entry.memory}),
-            extra_specs=_extra_specs(entry),
-        ),
-    )
-
-
-def _extra_specs(entry: FlavorEntry) -> dict[str, str]:
+def _flavor_specs(entry: FlavorEntry) -> dict[str, str]:
     return {"quota:hw_version": entry.group, HYPERVISOR_TYPE: "QEMU"} if entry.group else {}
 
 
@@ -184,11 +181,11 @@ def vm_of(vm: VmSpec, world: WorldSpec) -> VirtualMachine:
     daemons = world.daemons
     flavor = next((one for one in world.flavors if one.name == vm.flavor), None)
     size = flavor if flavor is not None else vm
-    spec = said(
+    spec = build_spec(
         vm,
         VirtualMachineSpec,
         resources=Amounts.parse({"cpu": size.cpu, "memory": size.memory}),
-        extra_specs={**(_extra_specs(flavor) if flavor is not None else {}), **vm.extra_specs},
+        extra_specs={**(_flavor_specs(flavor) if flavor is not None else {}), **vm.extra_specs},
         restart_priority=vm.priority,
         disks=vm.disks if vm.disks is not None else (f"{vm.name}-root",),
         ports=ports_of(vm),
@@ -207,38 +204,34 @@ EPOCH = 1
 _replace = msgspec.structs.replace
 
 
-def already_running(world: World) -> None:
+def build_running(world: World) -> None:
     """Put every host and VM of the world into that state; its machines must have booted, its daemons not begun."""
     ids = SeededIds(world.random.fork("running"))
-    members = list(_members(world, ids))
-    world.store.lay(members)
+    members: list[Membership] = []
+    for name, host in world.hosts.items():
+        uid, machine = ids.new_uuid(), host.machine
+        machine.remembered = RememberedMembership(uid=uid, epoch=EPOCH, incarnation=world.store.incarnation)
+        record = MemberRecord(
+            machine_id=machine.machine_id,
+            boot_id=machine.boot_id,
+            epoch=EPOCH,
+            seq=1,
+            nonce=ids.new_uuid(),
+            incarnation=world.store.incarnation,
+        )
+        members.append(Membership(metadata=ObjectMeta(name=name, uid=uid), record=record))
+    world.store.overlay(members)
     uids = {one.name: one.metadata.uid for one in members}
     domains: list[tuple[str, SimDomain]] = []
     held: list[VirtualMachine] = []
-    for vm in world.store.all_of(VirtualMachine):
-        host = vm.host
-        if host not in uids or not wanted(vm, daemons=world.spec.daemons):
+    for vm in world.store.list_all(VirtualMachine):
+        if vm.host not in uids or not is_wanted(vm, daemons=world.spec.daemons):
             continue
-        run_id = ids.uuid()
-        entry = Holder(hypervisor=host, member_uid=uids[host], epoch=EPOCH, run_id=run_id, seen="running")
+        run_id = ids.new_uuid()
+        entry = Holder(hypervisor=vm.host, member_uid=uids[vm.host], epoch=EPOCH, run_id=run_id, seen="running")
         guarded = _replace(vm.metadata, finalizers=(RUN_FINALIZER,))
         held.append(_replace(vm, metadata=guarded, status=_replace(vm.status, phase="start", holders=(entry,))))
-        domains.append((host, domain_of(vm, run_id, EPOCH, DomainState.RUNNING)))
-    world.store.lay(held)
-    for host, domain in domains:
-        world.hosts[host].hypervisor.has(domain)
-
-
-def _members(world: World, ids: SeededIds) -> Iterator[Membership]:
-    for name, host in world.hosts.items():
-        uid = ids.uuid()
-        host.machine.remembered = Remembered(uid=uid, epoch=EPOCH, incarnation=world.store.incarnation)
-        record = MemberRecord(
-            machine_id=host.machine.machine_id,
-            boot_id=host.machine.boot_id,
-            epoch=EPOCH,
-            seq=1,
-            nonce=ids.uuid(),
-            incarnation=world.store.incarnation,
-        )
-        yield Membership(metadata=ObjectMeta(name=name, uid=uid), record=record)
+        domains.append((vm.host, domain_of(vm, run_id, EPOCH, DomainState.RUNNING)))
+    world.store.overlay(held)
+    for name, domain in domains:
+        world.hosts[name].hypervisor.add_domain(domain)

@@ -2,7 +2,7 @@
 
 Hosts and VMs are either listed, or counted and then named ``<prefix><n>``. Policies and settings are those of the
 product, read by the product. What happens to the cluster is said elsewhere: in a timeline, or by a seed
-(docs/operating/simulating.md).
+(docs/reference/scenarios.md).
 """
 
 from __future__ import annotations
@@ -14,33 +14,36 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from outlive.base.duration import parse_duration
-from outlive.base.errors import BadInput
-from outlive.resources import Amounts, DegradingPolicy, FencingPolicy
-from outlive.resources.cluster import Disarmed, RebalancePolicy, SystemNetwork, SystemNetworkName
-from outlive.resources.documents import Problems
-from outlive.resources.functions import FunctionNeed
-from outlive.resources.hosts import HostSelector, Maintenance, ShutdownPolicy
-from outlive.resources.networks import (
+from outlive.base import BadInput, parse_duration
+from outlive.resources import (
     IN_OVN,
     MADE_BY_HOSTS,
+    AffinityPolicy,
+    AffinityRule,
+    Amounts,
+    DegradingPolicy,
     DhcpReservation,
+    Disarmed,
+    Failback,
+    FencingPolicy,
     FirewallRule,
+    FunctionNeed,
+    HostSelector,
+    Maintenance,
     NetworkDhcp,
     NetworkType,
     PortMode,
-    Subnet,
-)
-from outlive.resources.policies import (
-    AffinityPolicy,
-    AffinityRule,
-    Failback,
     PreferredHosts,
+    Problems,
+    RebalancePolicy,
     RecoveryLimits,
     RecoveryPolicy,
+    ShutdownPolicy,
+    Subnet,
+    SystemNetwork,
+    SystemNetworkName,
 )
-from outlive.runtime.units import decode_unit
-from outlive.runtime.validation import at_text, mistakes
+from outlive.runtime import decode_unit, find_mistakes, path_text
 
 T = TypeVar("T")
 LONGEST_S: Final = 24 * 3600.0
@@ -57,11 +60,11 @@ def read_as(value: Any, kind: Callable[..., T], place: str, problems: Problems, 
         found: T = msgspec.convert(value, kind, dec_hook=_decode)
         return found
     except (msgspec.ValidationError, BadInput):
-        for one in mistakes(value, kind, dec_hook=_decode):
+        for one in find_mistakes(value, kind, dec_hook=_decode):
             known = f"there are {', '.join(one.known)}" if one.known else remedy
             near = difflib.get_close_matches(str(one.at[-1]) if one.at else "", one.known, n=1)
             known = f"do you mean {near[0]}? {known}" if near else known
-            problems.add(f"{place}: {at_text(one.at)}" if one.at else place, one.text, known)
+            problems.add(f"{place}: {path_text(one.at)}" if one.at else place, one.text, known)
         return None
 
 
@@ -101,19 +104,19 @@ class _Sized(FromFile, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, text in (("cpu", self.cpu), ("memory", self.memory)):
-            if mistake := _not_a_size(name, text):
+            if mistake := _size_problem(name, text):
                 raise ValueError(mistake)
 
 
 @lru_cache
-def _not_a_size(name: str, text: str) -> str:
+def _size_problem(name: str, text: str) -> str:
     try:
         return "" if Amounts.parse({name: text})[name] > 0 else f"{name}: is {text!r}, which is not more than 0"
     except BadInput as error:
         return error.message
 
 
-class _Host(_Sized, frozen=True, kw_only=True):
+class _HostFields(_Sized, frozen=True, kw_only=True):
     """What one host and many alike have in common. What ``HypervisorSpec`` has as well means the same."""
 
     cpu: str = "32"
@@ -122,7 +125,7 @@ class _Host(_Sized, frozen=True, kw_only=True):
     profile: Literal["", "fast", "steady"] = ""
     bmc: BmcMode = "ok"
     bmc_answer_s: Seconds | None = None
-    """How long its power controller takes for each answer; absent: some tenths of a second."""
+    """How long its BMC takes for each answer; absent: some tenths of a second."""
     proofs: Proofs = 0
     boot_s: Seconds = 30.0
     """From power to the start of its services."""
@@ -135,10 +138,10 @@ class _Host(_Sized, frozen=True, kw_only=True):
     shutdown_policy: ShutdownPolicy = ""
     drain: bool = False
     system_uuid: str = ""
-    """What firmware and power controller say that it is; empty: a uuid of its own."""
+    """What firmware and BMC say that it is; empty: a uuid of its own."""
 
 
-class HostSpec(_Host, frozen=True, kw_only=True):
+class HostSpec(_HostFields, frozen=True, kw_only=True):
     """One host."""
 
     name: str
@@ -150,7 +153,7 @@ class HostSpec(_Host, frozen=True, kw_only=True):
     """Network card → virtual functions that its daemon has it make."""
 
 
-class HostsSpec(_Host, frozen=True, kw_only=True):
+class HostsSpec(_HostFields, frozen=True, kw_only=True):
     """So many hosts that are alike."""
 
     count: Some
@@ -284,7 +287,7 @@ class WorldSpec(FromFile, frozen=True, kw_only=True):
     """Whether the tests of the project also play the story on real stores."""
 
 
-def said(part: FromFile, kind: type[T], **others: Any) -> T:
+def build_spec(part: FromFile, kind: type[T], **others: Any) -> T:
     """The spec of a resource: what the part says under the same names, and the others."""
     names = set(part.__struct_fields__) & set(kind.__struct_fields__)  # type: ignore[attr-defined]
     return kind(**{name: getattr(part, name) for name in names - others.keys()}, **others)
@@ -295,7 +298,7 @@ def hosts_of(spec: WorldSpec) -> tuple[HostSpec, ...]:
     given = spec.hosts
     if not isinstance(given, HostsSpec):
         return given
-    alike = {name: getattr(given, name) for name in _Host.__struct_fields__}
+    alike = {name: getattr(given, name) for name in _HostFields.__struct_fields__}
     return tuple(
         HostSpec(
             name=f"{given.prefix}{number}",
@@ -315,12 +318,12 @@ def ports_of(vm: VmSpec) -> tuple[str, ...]:
     return (f"{vm.name}-net", *(f"{vm.name}-net-{number}" for number in range(1, len(vm.networks))))
 
 
-def in_ovn(spec: WorldSpec) -> bool:
+def uses_ovn(spec: WorldSpec) -> bool:
     """Whether any network is programmed in OVN."""
     return any(one.type in IN_OVN for one in spec.networks)
 
 
-def makes_links(spec: WorldSpec) -> bool:
+def has_own_networks(spec: WorldSpec) -> bool:
     """Whether hosts make networks of their own."""
     return bool(spec.system_networks) or any(one.type in MADE_BY_HOSTS for one in spec.networks)
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from outlive.commitments.names import commitment_name
-from outlive.network.operations import PORTS
-from outlive.network.owners import external_ids, vm_in
+from outlive.commitments import commitment_name
+from outlive.network import PORTS, external_ids, vm_in
 from outlive.resources import (
     FAILOVER,
     CommitmentChange,
@@ -27,15 +26,15 @@ from outlive.resources import (
     Fault,
     Hypervisor,
     Membership,
+    Problems,
+    RecoveryPhase,
     Reservation,
     Resource,
     VirtualMachine,
     VirtualMachinePort,
-    condition,
+    find_condition,
 )
-from outlive.resources.documents import Problems
 from outlive.resources.reasons import StepReason
-from outlive.resources.vms import RecoveryPhase
 from outlive.simulation.spec import FromFile
 
 if TYPE_CHECKING:
@@ -53,107 +52,113 @@ class Subject(NamedTuple):
     facts: Mapping[str, Fact]
 
 
-def _at(path: str) -> Fact:
+def _path_fact(path: str) -> Fact:
     """What stands there; ``None`` where a part on the way is absent."""
 
-    def look(found: Any) -> Any:
+    def follow_path(found: Any) -> Any:
         for part in path.split("."):
             found = getattr(found, part) if found is not None else None
         return found
 
-    return look
+    return follow_path
 
 
-def _why(reason: str, message: str) -> str:
+def _join_reason(reason: str, message: str) -> str:
     return f"{reason}: {message}" if message else reason
 
 
-def _condition(port: VirtualMachinePort, kind: str) -> str:
+def _condition_text(port: VirtualMachinePort, kind: str) -> str:
     """``True``, or why not."""
-    found = condition(port.status.conditions, kind)
-    return "" if found is None else found.status if found.status == "True" else _why(found.reason, found.message)
+    found = find_condition(port.status.conditions, kind)
+    return (
+        "" if found is None else found.status if found.status == "True" else _join_reason(found.reason, found.message)
+    )
 
 
 SUBJECTS: Final[Mapping[str, Subject]] = {
     "vm": Subject(
         VirtualMachine,
         {
-            "on": _at("status.assigned.hypervisor"),
-            "phase": _at("status.phase"),
-            "reason": lambda vm: _why(vm.status.reason, vm.status.message),
+            "on": _path_fact("status.assigned.hypervisor"),
+            "phase": _path_fact("status.phase"),
+            "reason": lambda vm: _join_reason(vm.status.reason, vm.status.message),
             "answer": lambda vm: (
-                _why(vm.status.answered.code, vm.status.answered.message) if vm.status.answered is not None else None
+                _join_reason(vm.status.answered.code, vm.status.answered.message)
+                if vm.status.answered is not None
+                else None
             ),
-            "home": _at("status.home"),
-            "answered": _at("status.answered.code"),
+            "home": _path_fact("status.home"),
+            "answered": _path_fact("status.answered.code"),
             "holders": lambda vm: tuple(one.hypervisor for one in vm.status.holders),
             "seen": lambda vm: tuple(one.seen for one in vm.status.holders),
-            "migration": _at("status.migration.phase"),
-            "waitsFor": _at("status.start_order.waits_for"),
-            "without": _at("status.start_order.without"),
-            "order": _at("status.start_order.detail"),
-            "promised": _at("status.recovery.promised"),
-            "recovery": _at("status.recovery.phase"),
+            "migration": _path_fact("status.migration.phase"),
+            "waitsFor": _path_fact("status.start_order.waits_for"),
+            "without": _path_fact("status.start_order.without"),
+            "order": _path_fact("status.start_order.detail"),
+            "promised": _path_fact("status.recovery.promised"),
+            "recovery": _path_fact("status.recovery.phase"),
             "held": lambda vm: (
                 f"{vm.status.recovery.reason}: {vm.status.recovery.message}"
                 if vm.status.recovery is not None and vm.status.recovery.reason
                 else None
             ),
             "against": lambda vm: tuple(
-                one.message for one in _at("status.recovery.steps")(vm) or () if one.what == StepReason.AGAINST_RULE
+                one.message
+                for one in _path_fact("status.recovery.steps")(vm) or ()
+                if one.what == StepReason.AGAINST_RULE
             ),
-            "remedy": _at("status.recovery.remedy"),
-            "origin": _at("status.recovery.origin"),
-            "rejected": lambda vm: tuple(one.hypervisor for one in _at("status.recovery.rejected")(vm) or ()),
-            "proof": lambda vm: tuple(sorted({one.kind for one in _at("status.recovery.proofs")(vm) or ()})),
+            "remedy": _path_fact("status.recovery.remedy"),
+            "origin": _path_fact("status.recovery.origin"),
+            "rejected": lambda vm: tuple(one.hypervisor for one in _path_fact("status.recovery.rejected")(vm) or ()),
+            "proof": lambda vm: tuple(sorted({one.kind for one in _path_fact("status.recovery.proofs")(vm) or ()})),
         },
     ),
     "port": Subject(
         VirtualMachinePort,
         {
-            "activeOn": _at("status.active_on"),
-            "addresses": _at("status.addresses"),
-            "programmed": lambda port: _condition(port, "Programmed"),
-            "bound": lambda port: _condition(port, "Bound"),
-            "prepared": _at("status.migration.prepared"),
-            "why": _at("status.migration.message"),
+            "activeOn": _path_fact("status.active_on"),
+            "addresses": _path_fact("status.addresses"),
+            "programmed": lambda port: _condition_text(port, "Programmed"),
+            "bound": lambda port: _condition_text(port, "Bound"),
+            "prepared": _path_fact("status.migration.prepared"),
+            "why": _path_fact("status.migration.message"),
         },
     ),
     "membership": Subject(
         Membership,
         {
-            "state": _at("record.state"),
-            "epoch": _at("record.epoch"),
-            "deadThrough": _at("record.dead_through"),
-            "proof": _at("record.proof.kind"),
-            "fence": _at("record.fence.phase"),
-            "by": _at("record.fence.by"),
-            "attempt": _at("record.fence.attempt"),
+            "state": _path_fact("record.state"),
+            "epoch": _path_fact("record.epoch"),
+            "deadThrough": _path_fact("record.dead_through"),
+            "proof": _path_fact("record.proof.kind"),
+            "fence": _path_fact("record.fence.phase"),
+            "by": _path_fact("record.fence.by"),
+            "attempt": _path_fact("record.fence.attempt"),
             "reason": lambda member: (
                 member.record.fence.unproven_why
                 if member.record.fence.phase == "unconfirmed"
                 else member.record.fence.reason
             ),
-            "armed": _at("record.guard.armed"),
+            "armed": _path_fact("record.guard.armed"),
             "cut": lambda member: bool(member.record.cut.scope),
-            "distrusted": _at("record.distrusted"),
+            "distrusted": _path_fact("record.distrusted"),
         },
     ),
     "host": Subject(
         Hypervisor,
         {
             "lost": lambda host: host.status.lost != "",
-            "domainState": _at("status.domain_state"),
+            "domainState": _path_fact("status.domain_state"),
             "instances": lambda host: len(host.status.instances),
-            "rehearsed": _at("status.rehearsed"),
+            "rehearsed": _path_fact("status.rehearsed"),
             "quarantined": lambda host: host.status.quarantine is not None,
             "spared": lambda host: len(host.status.spared),
             "degrading": lambda host: host.status.degrading is not None,
-            "causes": _at("status.degrading.causes"),
-            "leaving": _at("status.degrading.leaving"),
-            "staysBecause": _at("status.degrading.why"),
-            "storageLost": _at("status.storage_lost.vms"),
-            "storageThen": _at("status.storage_lost.then"),
+            "causes": _path_fact("status.degrading.causes"),
+            "leaving": _path_fact("status.degrading.leaving"),
+            "staysBecause": _path_fact("status.degrading.why"),
+            "storageLost": _path_fact("status.storage_lost.vms"),
+            "storageThen": _path_fact("status.storage_lost.then"),
             "functions": lambda host: tuple(
                 f"{one.name} used by {one.used_by or 'nobody'}"
                 + (f", for {one.reserved_by}" if one.reserved_by else "")
@@ -164,27 +169,29 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
     "coverage": Subject(
         Coverage,
         {
-            "covered": _at("status.covered"),
-            "required": _at("status.required"),
+            "covered": _path_fact("status.covered"),
+            "required": _path_fact("status.required"),
             "slots": lambda coverage: len(coverage.status.slots),
-            "reason": _at("status.reason"),
+            "reason": _path_fact("status.reason"),
         },
     ),
     "commitment": Subject(
         CommittedResource,
         {
-            "project": _at("spec.project_id"),
-            "state": _at("spec.state"),
-            "amount": _at("spec.amount"),
+            "project": _path_fact("spec.project_id"),
+            "state": _path_fact("spec.state"),
+            "amount": _path_fact("spec.amount"),
             "ready": lambda one: (
-                _why(ready.reason, ready.message)
-                if (ready := condition(one.status.conditions, "Ready")) is not None
+                _join_reason(ready.reason, ready.message)
+                if (ready := find_condition(one.status.conditions, "Ready")) is not None
                 else None
             ),
-            "vms": _at("status.assigned_instances"),
+            "vms": _path_fact("status.assigned_instances"),
         },
     ),
-    "fault": Subject(Fault, {"ended": _at("ended"), "message": _at("message"), "remedy": _at("remedy")}),
+    "fault": Subject(
+        Fault, {"ended": _path_fact("ended"), "message": _path_fact("message"), "remedy": _path_fact("remedy")}
+    ),
 }
 """What may be asked of one named thing. A VM also ``runs`` on hosts and ``answers`` there, and a commitment has
 ``slots`` on hosts, of which some are ``takenBy`` VMs; ``fault`` is named ``<code>.<subject>``, ``commitment`` by its
@@ -203,7 +210,7 @@ FLEET_FACTS: Final = (
 )
 
 
-def facts_known(subject: str) -> tuple[str, ...]:
+def list_facts(subject: str) -> tuple[str, ...]:
     """What may be asked of a subject."""
     if subject == FLEET:
         return FLEET_FACTS
@@ -233,7 +240,7 @@ class States(FromFile, frozen=True, kw_only=True):
     address: dict[str, Facts] = {}
     fleet: Facts | None = None
 
-    def each(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    def list_subjects(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Subject, name and wanted values; the fleet has the empty name."""
         for subject in (*SUBJECTS, ADDRESS):
             yield from ((subject, name, facts) for name, facts in getattr(self, subject).items())
@@ -243,28 +250,28 @@ class States(FromFile, frozen=True, kw_only=True):
 
 def check_facts(states: States, place: str, problems: Problems) -> None:
     """Every fact is one that can be looked at."""
-    for subject, name, wanted in states.each():
-        known = facts_known(subject)
+    for subject, name, wanted in states.list_subjects():
+        known = list_facts(subject)
         for fact in wanted:
             if fact not in known:
                 where = f"{place}: {subject} {name}".rstrip()
                 problems.add(where, f"{fact!r} is no fact of it", f"there are {', '.join(known)}")
 
 
-def differences(world: World, states: States) -> list[str]:
+def find_differences(world: World, states: States) -> list[str]:
     """What is not as wanted, one line each."""
     found: list[str] = []
-    for subject, name, wanted in states.each():
+    for subject, name, wanted in states.list_subjects():
         facts = facts_of(world, subject, name)
         found += [
             f"{f'{subject} {name}'.strip()}: {fact} is {show_value(facts.get(fact))}, not {show_value(value)}"
             for fact, value in wanted.items()
-            if not matches(value, facts.get(fact))
+            if not is_match(value, facts.get(fact))
         ]
     return found
 
 
-def matches(wanted: Any, found: Any) -> bool:
+def is_match(wanted: Any, found: Any) -> bool:
     """Whether what was found is what was wanted (see the module)."""
     if wanted is None or wanted == "":
         return found in (None, "", (), 0, False)
@@ -296,32 +303,28 @@ def facts_of(world: World, subject: str, name: str) -> dict[str, Any]:
     if subject == FLEET:
         return fleet_facts(world)
     if subject == ADDRESS:
-        return _facts_of_address(world, name)
+        presence = world.addresses.find_presence(name) if world.addresses is not None else None
+        if presence is None:
+            return dict.fromkeys(ADDRESS_FACTS)
+        twice_ms, absent_ms = round(1000 * presence.longest_twice_s), round(1000 * presence.longest_absent_s)
+        return {"on": presence.hosts, "twiceMs": twice_ms, "absentMs": absent_ms}
     kind, facts = SUBJECTS[subject]
     found = world.store.find(kind, commitment_name(name) if subject == "commitment" else name)
     known = {fact: look(found) for fact, look in facts.items()} if found is not None else {}
     known["exists"] = found is not None
     if subject == "vm":
-        known["runs"] = world.running(name)
-        known["answers"] = tuple(host for host in world.running(name) if world.truth.answers(host, name))
+        known["runs"] = world.running_hosts(name)
+        known["answers"] = tuple(host for host in world.running_hosts(name) if world.truth.is_answering(host, name))
     elif subject == "commitment":
         known |= _slots_of(world, name)
     return known
-
-
-def _facts_of_address(world: World, address: str) -> dict[str, Any]:
-    found = world.addresses.presence(address) if world.addresses is not None else None
-    if found is None:
-        return dict.fromkeys(ADDRESS_FACTS)
-    twice_ms, absent_ms = round(1000 * found.longest_twice_s), round(1000 * found.longest_absent_s)
-    return {"on": found.hosts, "twiceMs": twice_ms, "absentMs": absent_ms}
 
 
 def _slots_of(world: World, uuid: str) -> dict[str, Any]:
     """Hosts of its slots, and VMs in them."""
     found = [
         (one.status.host, details.allocations)
-        for one in world.store.all_of(Reservation)
+        for one in world.store.list_all(Reservation)
         if (details := one.spec.committed_resource_reservation) is not None and details.commitment_uuid == uuid
     ]
     return {
@@ -332,16 +335,16 @@ def _slots_of(world: World, uuid: str) -> dict[str, Any]:
 
 def fleet_facts(world: World) -> dict[str, Any]:
     """How many VMs really run, have their slots, were recovered or wait; slots, faults that are open, events."""
-    vms = world.store.all_of(VirtualMachine)
-    coverages = [one.status for one in world.store.all_of(Coverage)]
-    slots = [one for one in world.store.all_of(Reservation) if one.spec.type == FAILOVER]
+    vms = world.store.list_all(VirtualMachine)
+    coverages = [one.status for one in world.store.list_all(Coverage)]
+    slots = [one for one in world.store.list_all(Reservation) if one.spec.type == FAILOVER]
     required = [one for one in coverages if one.required > 0]
     phases = [vm.status.recovery.phase for vm in vms if vm.status.recovery is not None]
     ports = world.fabric.ovn.rows.get(PORTS, ()) if world.fabric is not None else ()
-    codes = {one.code for one in world.store.all_of(Fault) if not one.ended}
+    codes = {one.code for one in world.store.list_all(Fault) if not one.ended}
     return {
-        "running": sum(len(world.running(vm.name)) == 1 for vm in vms),
-        "hostsInUse": len({host for vm in vms for host in world.running(vm.name)}),
+        "running": sum(len(world.running_hosts(vm.name)) == 1 for vm in vms),
+        "hostsInUse": len({host for vm in vms for host in world.running_hosts(vm.name)}),
         "covered": sum(one.covered for one in required),
         "uncovered": sum(not one.covered for one in required),
         "recovered": phases.count(RecoveryPhase.RECOVERED),
@@ -349,26 +352,26 @@ def fleet_facts(world: World) -> dict[str, Any]:
         "slots": len(slots),
         "consumed": sum(one.status.consumer is not None for one in slots),
         "faults": tuple(sorted(codes)),
-        "leases": len(world.store.all_of(DhcpLease)),
+        "leases": len(world.store.list_all(DhcpLease)),
         "portRows": sum(bool(vm_in(external_ids(row))) for row in ports),
         "batchesAccepted": world.limes.answers["accepted"],
         "batchesRefused": world.limes.answers["refused"],
         "batchesUnanswered": world.limes.answers["unanswered"],
-        "batchesDecided": sum(bool(one.steps) and not one.part_of for one in world.store.all_of(CommitmentChange)),
-        "events": tuple(sorted({one.reason for one in world.store.all_of(Event)})),
+        "batchesDecided": sum(bool(one.steps) and not one.part_of for one in world.store.list_all(CommitmentChange)),
+        "events": tuple(sorted({one.reason for one in world.store.list_all(Event)})),
     }
 
 
-def standing_out(world: World) -> dict[str, Any]:
+def find_unusual(world: World) -> dict[str, Any]:
     """States at this moment that a reader of the story wants to know: what is not as it was when all was well."""
     fleet = fleet_facts(world)
     found: dict[str, Any] = {FLEET: {key: fleet[key] for key in ("running", "uncovered")}}
-    members = {one.name: facts_of(world, "membership", one.name) for one in world.store.all_of(Membership)}
+    members = {one.name: facts_of(world, "membership", one.name) for one in world.store.list_all(Membership)}
     odd = {name: one for name, one in members.items() if one["state"] != "Held" or one["epoch"] > 1}
     if odd:
         keys = ("state", "epoch", "deadThrough", "proof", "fence")
         found["membership"] = {name: {key: one[key] or None for key in keys} for name, one in odd.items()}
-    moved = [vm for vm in world.store.all_of(VirtualMachine) if vm.status.recovery is not None]
+    moved = [vm for vm in world.store.list_all(VirtualMachine) if vm.status.recovery is not None]
     if moved:
         facts = {vm.name: facts_of(world, "vm", vm.name) for vm in moved}
         found["vm"] = {

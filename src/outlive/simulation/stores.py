@@ -12,29 +12,29 @@ import asyncio
 import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import NotFound, OutliveError, Unavailable, Unknown
-from outlive.base.ids import Ids
-from outlive.base.random import Random
-from outlive.node.permissions import forbidden
-from outlive.resources import Cluster, MemberRecord, Membership, R, Resource
-from outlive.resources.cluster import Pause
-from outlive.resources.codec import decode, encode
-from outlive.resources.writers import ADMIN, HUMANS
+from outlive.base import Clock, Ids, NotFound, OutliveError, Random, Unavailable, Unknown
+from outlive.node import build_forbidden
+from outlive.resources import ADMIN, HUMANS, Cluster, MemberRecord, Membership, Pause, R, Resource, decode, encode
 from outlive.simulation.process import Process, go
-from outlive.simulation.refusals import Refusal, refusal_of
-from outlive.store import Store
-from outlive.store.contract import Page
-from outlive.store.faults import FaultObservation, FaultRates, FaultStore
-from outlive.store.local import Judge
-from outlive.store.memory import MemoryStore
-from outlive.store.proxy import StoreProxy
-from outlive.store.selectors import Selector
-from outlive.store.tables import Batch, Tables, Write
+from outlive.simulation.refusals import WriteRefusal, refusal_of
+from outlive.store import (
+    FaultObservation,
+    FaultRates,
+    FaultStore,
+    Judge,
+    MemoryStore,
+    Page,
+    Selector,
+    Store,
+    StoreProxy,
+    Tables,
+    Write,
+    WriteBatch,
+)
 
 T = TypeVar("T")
 QUIET = FaultRates()
@@ -44,7 +44,7 @@ CALL_LIMIT_S = 1.0
 """After so long without an answer a process gives a call up."""
 
 
-def with_lag(rates: FaultRates, lag_s: float) -> FaultRates:
+def add_lag(rates: FaultRates, lag_s: float) -> FaultRates:
     """The same rates for a process whose server shows changes up to so many seconds late, and older listings."""
     if not lag_s:
         return rates
@@ -69,19 +69,19 @@ class Author(NamedTuple):
 
 
 Wrote = Callable[[Write, Author], None]
-Refused = Callable[[Write, Author, Refusal], None]
+Refused = Callable[[Write, Author, WriteRefusal], None]
 OUTSIDE = Author("operator", "", HUMANS)
 ADMINISTRATOR = Author("admin", "", (ADMIN,))
 _author: contextvars.ContextVar[Author] = contextvars.ContextVar("outlive_author", default=OUTSIDE)
 
 
-def author_now() -> Author:
+def current_author() -> Author:
     """Who writes what is written in the present context."""
     return _author.get()
 
 
 @contextlib.contextmanager
-def authored(author: Author) -> Iterator[None]:
+def set_author(author: Author) -> Iterator[None]:
     """What is written in the block is written by him."""
     token = _author.set(author)
     try:
@@ -99,7 +99,7 @@ class Reached(Store, Protocol):
         ...
 
 
-class _Batch(Batch):
+class _Batch(WriteBatch):
     """A batch of one write, that finds what was decoded once."""
 
     def __init__(self, tables: Tables, decoded: Mapping[tuple[str, str], Resource]) -> None:
@@ -143,7 +143,7 @@ class WorldStore(MemoryStore):
         known = pages.get(asked)
         if known is not None:
             return known
-        rows = self._tables.table(kind).after(token, limit)
+        rows = self._tables.table_of(kind).list_after(token, limit)
         found: Sequence[R] = [self._decoded[(name, key)] for key, _ in rows]  # type: ignore[misc]
         if selector is not None:
             found = [one for one in found if selector.matches(one.metadata.labels)]
@@ -159,31 +159,31 @@ class WorldStore(MemoryStore):
         found = self.find(Membership, host)
         return found.record if found is not None else None
 
-    def all_of(self, kind: type[R]) -> Sequence[R]:
+    def list_all(self, kind: type[R]) -> Sequence[R]:
         """All objects of a kind, in name order."""
         name = kind.kind()
-        return [self._decoded[(name, key)] for key, _ in self._tables.table(kind).snapshot()]  # type: ignore[misc]
+        return [self._decoded[(name, key)] for key, _ in self._tables.table_of(kind).list_all()]  # type: ignore[misc]
 
     async def _submit(self, judge: Judge) -> Resource:
-        return await super()._submit(lambda _: self._permit(judge(self._batch())))
+        return await super()._submit(lambda _: self._permit(judge(self._make_batch())))
 
-    def _batch(self) -> Batch:
+    def _make_batch(self) -> WriteBatch:
         return _Batch(self._tables, self._decoded)
 
     def _permit(self, write: Write) -> Write:
         """The write; ``Forbidden`` where the server refuses it. People of a story are never refused: what an operator
         may not do is theirs to do as administrators, and the judges are told that they did not say so."""
-        author = author_now()
+        author = current_author()
         if ADMIN in author.writers:
             return write
         refusal = refusal_of(self, write, author.host, author.writers)
         if refusal is not None:
             self._refused(write, author, refusal)
             if author.writers != HUMANS:
-                raise forbidden(author.token, refusal.why)
+                raise build_forbidden(author.token, refusal.why)
         return write
 
-    def _count(self, batch: Batch) -> None:
+    def _count(self, batch: WriteBatch) -> None:
         for write in batch.writes:
             place = (write.kind.kind(), write.key)
             self._pages.pop(place[0], None)
@@ -193,21 +193,30 @@ class WorldStore(MemoryStore):
                 self._decoded[place] = write.after
         super()._count(batch)
         for write in batch.writes:
-            self._wrote(write, author_now())
+            self._wrote(write, current_author())
 
-    def snapshot(self) -> None:
+    def make_backup(self) -> None:
         """Make a backup."""
-        self._backup = {kind: dict(table.snapshot()) for kind, table in self._tables}
+        self._backup = {kind: dict(table.list_all()) for kind, table in self._tables}
 
     def restore(self) -> str:
         """Put the last backup back, as a store that knows that it is another one now; its new incarnation."""
         if self._backup is None:
             raise NotFound("there is no backup", remedy="make one before")
-        self.incarnation = self._ids.uuid()
+        self.incarnation = self._ids.new_uuid()
         for kind, rows in self._backup.items():
             self._tables.load(kind, rows)
         self._decode_all()
-        self._mark()
+        cluster = self._decoded.get(("Cluster", "default"))
+        if isinstance(cluster, Cluster):
+            version = WriteBatch(self._tables).next_version()
+            marked = msgspec.structs.replace(
+                cluster,
+                metadata=msgspec.structs.replace(cluster.metadata, resource_version=version),
+                status=cluster.status.with_incarnation(self.incarnation, Pause()),
+            )
+            self._decoded[("Cluster", "default")] = marked
+            self._tables.table_of(Cluster).put("default", encode(marked))
         self._observers.relist()
         return self.incarnation
 
@@ -216,7 +225,7 @@ class WorldStore(MemoryStore):
         """Whether the store itself, and not the way there, does not answer: never."""
         return False
 
-    def reached_by(self, process: str) -> Reached:
+    def way_end(self, process: str) -> Reached:
         """What is at the end of that process's way."""
         return self
 
@@ -229,18 +238,18 @@ class WorldStore(MemoryStore):
         super().load(objects)
         self._decode_all()
 
-    def lay(self, objects: Iterable[Resource]) -> None:
+    def overlay(self, objects: Iterable[Resource]) -> None:
         """Put these over what is there, or beside it, before anybody reads or observes."""
         self._pages.clear()
         for obj in objects:
             meta = obj.metadata
-            version = Batch(self._tables).next_version()
+            version = WriteBatch(self._tables).next_version()
             laid = msgspec.structs.replace(
                 obj,
-                metadata=msgspec.structs.replace(meta, uid=meta.uid or self._ids.uuid(), resource_version=version),
+                metadata=msgspec.structs.replace(meta, uid=meta.uid or self._ids.new_uuid(), resource_version=version),
             )
             key = meta.name
-            self._tables.table(type(obj)).put(key, encode(laid))
+            self._tables.table_of(type(obj)).put(key, encode(laid))
             self._decoded[(obj.kind(), key)] = laid
 
     def _decode_all(self) -> None:
@@ -248,21 +257,8 @@ class WorldStore(MemoryStore):
         self._decoded = {
             (kind, key): decode(self._tables.kinds[kind], raw)
             for kind, table in self._tables
-            for key, raw in table.snapshot()
+            for key, raw in table.list_all()
         }
-
-    def _mark(self) -> None:
-        """Whoever restores a store gives it a new incarnation."""
-        cluster = self._decoded.get(("Cluster", "default"))
-        if isinstance(cluster, Cluster):
-            version = Batch(self._tables).next_version()
-            marked = msgspec.structs.replace(
-                cluster,
-                metadata=msgspec.structs.replace(cluster.metadata, resource_version=version),
-                status=cluster.status.became(self.incarnation, Pause()),
-            )
-            self._decoded[("Cluster", "default")] = marked
-            self._tables.table(Cluster).put("default", encode(marked))
 
 
 class ProcessStore(StoreProxy):
@@ -270,11 +266,11 @@ class ProcessStore(StoreProxy):
 
     embedded: bool = False
 
-    def __init__(self, way: Way, author: Author) -> None:
+    def __init__(self, way: StoreLink, author: Author) -> None:
         self._way = way
         self._author = author
 
-    def named(self, *writers: str) -> ProcessStore:
+    def with_writers(self, *writers: str) -> ProcessStore:
         """The same way under other names."""
         return ProcessStore(self._way, self._author._replace(writers=writers))
 
@@ -292,7 +288,7 @@ class ProcessStore(StoreProxy):
         """The store is everybody's."""
 
 
-class Way:
+class StoreLink:
     """The way from one process to the store, shared by its names; ``acknowledged`` hears what was answered."""
 
     def __init__(
@@ -335,7 +331,7 @@ class Way:
         if not (self.sends and self.hears):
             await asyncio.sleep(CALL_LIMIT_S)
             raise Unavailable("the store does not answer", remedy="see the network to it")
-        answer = await self._through(call)
+        answer = await self._pass_through(call)
         self._process.check()
         if not self.hears:
             raise Unavailable("the answer was lost", remedy="see the network to the store")
@@ -345,15 +341,18 @@ class Way:
         """``Unknown`` where it may have arrived, and its answer cannot."""
         self._process.check()
         incarnation = self._store.incarnation
-        with authored(author if self.hears else author._replace(hears=False)):
+        with set_author(author if self.hears else author._replace(hears=False)):
             if not self.sends:
                 await asyncio.sleep(CALL_LIMIT_S)
                 if self._random.random() < HALF:
                     raise Unknown("the store did not answer", remedy="read it again")
                 raise Unavailable("the store is not reached", remedy="see the network to it")
-            if not self.hears:
-                await self._deaf(call)
-            answer = await self._through(call)
+            if not self.hears:  # it arrives and counts, and the process does not learn that
+                with contextlib.suppress(OutliveError):
+                    await call(self._store)
+                await asyncio.sleep(CALL_LIMIT_S)
+                raise Unknown("the store did not answer", remedy="read it again")
+            answer = await self._pass_through(call)
         self._process.check()
         if not (self.sends and self.hears):
             raise Unknown("the answer was lost", remedy="read it again")
@@ -361,23 +360,16 @@ class Way:
             self._acknowledged(answer)
         return answer
 
-    async def _deaf(self, call: Callable[[Store], Awaitable[Any]]) -> NoReturn:
-        """It arrives and counts; nobody says so."""
-        with contextlib.suppress(OutliveError):
-            await call(self._store)
-        await asyncio.sleep(CALL_LIMIT_S)
-        raise Unknown("the store did not answer", remedy="read it again")
-
-    async def _through(self, call: Callable[[Store], Awaitable[T]]) -> T:
+    async def _pass_through(self, call: Callable[[Store], Awaitable[T]]) -> T:
         """Directly where nothing goes wrong; else in a task of its own, which a halt or a kill does not touch."""
         network = self.faults.network
         if (network.rates is QUIET or network.rates == QUIET) and not self.latency_s:
             return await call(self._store if network.reachable else self.faults)
 
-        async def sent() -> T:
+        async def send_call() -> T:
             await asyncio.sleep(self.latency_s)
             answer = await call(self.faults)
             await asyncio.sleep(self.latency_s)
             return answer
 
-        return await self._process.call(go(sent(), name=f"{self._process.name}/store"))
+        return await self._process.call(go(send_call(), name=f"{self._process.name}/store"))

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.phrases import count_of
-from outlive.simulation.judges.truth import Violation
+from outlive.base import count_of
+from outlive.simulation.judges.truth import InvariantViolation
 
 HELD_SHOWN: Final = 20
 """VMs that wait, each with a line of its own."""
@@ -31,7 +31,7 @@ class HeldVm(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     remedy: str = ""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One run."""
 
     seed: int
@@ -47,12 +47,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     took_s: tuple[float, ...] = ()
     """Seconds between loss and running again, shortest first."""
     held_vms: tuple[HeldVm, ...] = ()
-    violations: tuple[Violation, ...] = ()
+    violations: tuple[InvariantViolation, ...] = ()
     replay: str = ""
     """The command that runs the same again."""
 
-    def document(self, failed: Sequence[str] = ()) -> dict[str, Any]:
-        """What programs read (docs/operating/simulating.md#output-for-programs)."""
+    def to_document(self, failed: Sequence[str] = ()) -> dict[str, Any]:
+        """What programs read (docs/reference/scenarios.md#output-for-programs)."""
         return {
             "seed": self.seed,
             "virtualSeconds": round(self.virtual_s, 3),
@@ -70,23 +70,23 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             "inContestedSlot": self.in_contested_slot,
             "movedThere": self.moved_there,
             "times": {
-                "p50": rounded(percentile(self.took_s, 50)),
-                "p99": rounded(percentile(self.took_s, 99)),
-                "max": rounded(percentile(self.took_s, 100)),
+                "p50": round_ms(percentile_of(self.took_s, 50)),
+                "p99": round_ms(percentile_of(self.took_s, 99)),
+                "max": round_ms(percentile_of(self.took_s, 100)),
             },
             "replay": self.replay,
         }
 
-    def lines(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """The same for people."""
         lines = [f"{self.virtual_s:.0f} virtual seconds, seed {self.seed}"]
         if not self.lost:
             lines.append(f"lost       none of {count_of(self.vms, 'VM')}")
         else:
             lines.append(f"lost       {self.lost:,} of {count_of(self.vms, 'VM')}")
-            lines.append(f"back       {self._back()}")
+            lines.append(f"back       {self._format_recovered()}")
         if self.took_s:
-            p50, p99, most = (percentile(self.took_s, share) or 0.0 for share in (50, 99, 100))
+            p50, p99, most = (percentile_of(self.took_s, share) or 0.0 for share in (50, 99, 100))
             nearly = f", {p99:.1f} s (99 %)" if p99 < most else ""
             lines.append(f"out for    {p50:.1f} s (half of them){nearly}, {most:.1f} s (all)")
         if self.held_vms:
@@ -107,7 +107,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"  again with: {self.replay}")
         return lines
 
-    def _back(self) -> str:
+    def _format_recovered(self) -> str:
         if not self.recovered:
             return f"{len(self.took_s):,}"
         promised = f"{self.in_promised_slot:,} of {self.recovered:,} in a slot that was promised to it"
@@ -124,13 +124,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.recovered:,} elsewhere, {promised}{again}"
 
 
-def percentile(values: Sequence[float], share: float) -> float | None:
+def percentile_of(values: Sequence[float], share: float) -> float | None:
     """The smallest value that ``share`` of a hundred do not exceed; ``values`` are sorted. ``None`` without values."""
     if not values:
         return None
     return values[max(0, math.ceil(share / 100 * len(values)) - 1)]
 
 
-def rounded(value: float | None) -> float | None:
+def round_ms(value: float | None) -> float | None:
     """To milliseconds."""
     return None if value is None else round(value, 3)

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.resources.documents import Problems
-from outlive.runtime.units import Duration
+from outlive.resources import Problems
+from outlive.runtime import Duration
 from outlive.simulation.spec import FromFile, read_as
 from outlive.simulation.states import States, check_facts
 from outlive.simulation.verbs import VERBS
@@ -45,17 +45,17 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def hosts(self) -> tuple[str, ...]:
         """Hosts that it names, in order, also those that other names refer to."""
-        named = [name for name in self._named("host", "hosts", "to", "target") if not name.startswith(HOST_OF)]
+        named = [name for name in self._argument_names("host", "hosts", "to", "target") if not name.startswith(HOST_OF)]
         return tuple(name.removeprefix(FENCER_OF) for name in named)
 
     @property
     def vms(self) -> tuple[str, ...]:
         """VMs that it names, also those that other names refer to."""
-        named = self._named("host", "hosts", "to", "target")
+        named = self._argument_names("host", "hosts", "to", "target")
         by_vm = tuple(name.removeprefix(HOST_OF) for name in named if name.startswith(HOST_OF))
-        return (*self._named("vm", "vms"), *by_vm)
+        return (*self._argument_names("vm", "vms"), *by_vm)
 
-    def _named(self, *arguments: str) -> tuple[str, ...]:
+    def _argument_names(self, *arguments: str) -> tuple[str, ...]:
         given = [self.arguments[name] for name in arguments if name in self.arguments]
         return tuple(name for one in given for name in ((one,) if isinstance(one, str) else one))
 
@@ -71,11 +71,11 @@ def read_timeline(value: Any, place: str, problems: Problems, verbs: Mapping[str
     """The acts of a timeline, in its order, by the verbs of its kind of world; what is wrong goes to ``problems``."""
     remedy = "write entries such as - {at: 12s, power-off: {hosts: [kvm-1]}}"
     entries = read_as(value or [], list[dict[str, Any]], place, problems, remedy) or []
-    found = (_act(entry, f"{place}: entry {number}", problems, verbs) for number, entry in enumerate(entries, 1))
+    found = (_read_act(entry, f"{place}: entry {number}", problems, verbs) for number, entry in enumerate(entries, 1))
     return tuple(act for act in found if act is not None)
 
 
-def _act(entry: dict[str, Any], place: str, problems: Problems, known: Mapping[str, Verb]) -> Act | None:
+def _read_act(entry: dict[str, Any], place: str, problems: Problems, known: Mapping[str, Verb]) -> Act | None:
     verbs = [key for key in entry if key not in _Times.__struct_fields__]
     if len(verbs) != 1:
         said = ", ".join(verbs) or "none"
@@ -86,7 +86,7 @@ def _act(entry: dict[str, Any], place: str, problems: Problems, known: Mapping[s
         near = difflib.get_close_matches(verb, list(known), n=1)
         problems.add(place, f"{verb!r} is no verb", f"do you mean {near[0]}?" if near else f"verbs: {', '.join(known)}")
         return None
-    arguments = _arguments(known[verb], entry[verb] or {}, f"{place}: {verb}", problems)
+    arguments = _read_arguments(known[verb], entry[verb] or {}, f"{place}: {verb}", problems)
     written = {key: value for key, value in entry.items() if key != verb}
     times = read_as(written, _Times, place, problems, "write at: 12s, or when: with what must be seen first")
     if times is None:
@@ -103,7 +103,7 @@ def _act(entry: dict[str, Any], place: str, problems: Problems, known: Mapping[s
     return Act(verb=verb, arguments=arguments, at_s=times.after or 0.0, when=times.when, within_s=within_s, place=place)
 
 
-def _arguments(known: Verb, given: Any, place: str, problems: Problems) -> dict[str, Any]:
+def _read_arguments(known: Verb, given: Any, place: str, problems: Problems) -> dict[str, Any]:
     """As the world takes them: seconds for durations, tuples for lists."""
     fields = msgspec.structs.fields(known.arguments)
     read = read_as(given, known.arguments, place, problems, known.usage)

@@ -14,30 +14,30 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
-from outlive.resources import ObjectRef
-from outlive.resources.codec import encode_canonical
-from outlive.runtime.cluster_verbs import ClusterEvents, ClusterVerbs
-from outlive.runtime.decisions import Decision, DecisionLog, Use
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.base import Clock, Random, as_datetime, get_logger
+from outlive.resources import ObjectRef, encode_canonical
+from outlive.runtime import ClusterEvents, ClusterVerbs, Decision, DecisionLog, OrderedTaskGroup, Periodic, Use
+from outlive.storage.calls import DrbdTool
 from outlive.storage.cluster_cache import ClusterCache
-from outlive.storage.drbd import CONNECTED, MAJORITY, DrbdResource, promotion_facts
+from outlive.storage.drbd import CONNECTED, MAJORITY, promotion_facts
 from outlive.storage.executor import PlanExecutor, PlanOutcome
-from outlive.storage.explain import Explanation, StorageExplainInput, Subject, explain_subject
+from outlive.storage.explain import StorageExplainInput, StorageExplanation, Subject, explain_subject
 from outlive.storage.failover import FAILOVER, is_lost_to
-from outlive.storage.health import HealthAnswer, HealthInput, check_health
-from outlive.storage.metrics import AgentMetrics, VolumeState
+from outlive.storage.metrics import (
+    AgentMetrics,
+    ApiFailure,
+    HealthAnswer,
+    HealthInput,
+    VolumeState,
+    check_health,
+    describe_troubles,
+)
 from outlive.storage.objects import NODE, POD, ObjectView
 from outlive.storage.observer import DrbdObserver
 from outlive.storage.options import AgentFlags
 from outlive.storage.own_node import FORCED_ERRORS_DECISION, OWN_TAINTS, SUSPENDED
-from outlive.storage.ports import DrbdTool
 from outlive.storage.tick import KubernetesObjects, OwnRules, Plan, TickInput, TickResult, TickView, parse_time
-from outlive.storage.troubles import ApiFailure, describe_troubles
-from outlive.store import Store
-from outlive.store.troubles import StoreTroubles
+from outlive.store import Store, StoreTroubles
 
 JUMP_S: Final = 2.0
 """A wall clock that goes so much faster or slower than time between two ticks has jumped."""
@@ -106,13 +106,13 @@ class StorageAgent:
         refusals: StoreTroubles | None = getattr(store, "troubles", None)
         self._refusals = refusals
         """What an API server refuses, where the store is one."""
-        metrics.caches = self.cache.states
+        metrics.caches = self.cache.list_states
         if refusals is not None:
             metrics.refusals = lambda: refusals.counts
 
     # What others ask
 
-    def health(self) -> HealthAnswer:
+    def check_health(self) -> HealthAnswer:
         """What ``/healthz`` answers now."""
         options = self._flags.options
         return check_health(
@@ -121,28 +121,28 @@ class StorageAgent:
                 options=options,
                 since_tick_s=None if self._ticked_at is None else self._clock.monotonic() - self._ticked_at,
                 caches_filled=self.cache.filled,
-                own_node_known=self.cache.node(options.node_name) is not None,
+                own_node_known=self.cache.find_node(options.node_name) is not None,
                 snapshot_age_s=self.observer.age_s(),
             )
         )
 
-    def tick_input(self, decision: str = FAILOVER.name) -> TickInput:
-        """What that decision would be given now."""
-        snapshot = self.observer.snapshot()
+    def tick_input(self) -> TickInput:
+        """What the decision of failover would be given now."""
+        snapshot = self.observer.take_snapshot()
         resources = snapshot.resources if snapshot is not None else ()
         return TickInput(
             profile=self._flags.profile,
             options=self._flags.options,
-            now=_time_text(self._clock),
-            memory=self._memories.get(decision),
+            now=as_datetime(self._clock.now()).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),  # timers count microseconds
+            memory=self._memories.get(FAILOVER.name),
             snapshot=snapshot,
             cluster=self.cache.gather(resources, self._flags.options.node_name)
             if self.cache.filled
             else KubernetesObjects(),
-            own=self._own_rules(),
+            own=self._build_own_rules(),
         )
 
-    def explain(self, kind: Subject, name: str) -> Explanation:
+    def explain(self, kind: Subject, name: str) -> StorageExplanation:
         """Every check about a pod, a volume or a node, as it is now; ``NotFound``."""
         return explain_subject(
             StorageExplainInput(
@@ -151,14 +151,14 @@ class StorageAgent:
                 name=name,
                 malformed=self.cache.malformed,
                 failure=self.observer.failure,
-                troubles=self.troubles(),
+                troubles=self.list_troubles(),
             )
         )
 
-    def troubles(self) -> tuple[str, ...]:
+    def list_troubles(self) -> tuple[str, ...]:
         """What keeps this agent from knowing something, or from doing it, in words."""
-        refused = [ApiFailure(*one) for one in self._refusals.current()] if self._refusals is not None else []
-        found = [*describe_troubles(self.cache.states(), refused), *self.observer.troubles()]
+        refused = [ApiFailure(*one) for one in self._refusals.current_errors()] if self._refusals is not None else []
+        found = [*describe_troubles(self.cache.list_states(), refused), *self.observer.list_troubles()]
         found += [
             f"{one.plan.of} of {one.plan.resource or 'all volumes'} on {one.plan.node} failed: {one.error} {one.detail}"
             for one in self.outcomes
@@ -171,7 +171,7 @@ class StorageAgent:
     def lost_volumes(self, node: str) -> tuple[str, ...]:
         """Resources of which this node proves that the other one can write them no more, now."""
         view = TickView(self.tick_input())
-        return () if view.is_stale else tuple(one.resource.name for one in view.requests() if is_lost_to(one, node))
+        return () if view.is_stale else tuple(one.resource.name for one in view.requests if is_lost_to(one, node))
 
     @property
     def uses(self) -> tuple[Use, ...]:
@@ -187,11 +187,12 @@ class StorageAgent:
 
     async def run(self) -> None:
         """Observe, decide and act until ``stop``; ``ProcessEnds`` where the profile wants that."""
+        troubles = Periodic(self._log_troubles, TROUBLES_S, clock=self._clock, wait_first=True)
         async with OrderedTaskGroup() as group:
             tasks = [
                 group.create_task(self.cache.run(), name="caches"),
-                group.create_task(self.observer.poll_for_ever(), name="poll DRBD"),
-                group.create_task(self._log_troubles(), name="log troubles"),
+                group.create_task(self.observer.poll_endlessly(), name="poll DRBD"),
+                group.create_task(troubles.run(), name="log troubles"),
             ]
             if self.observer.follows_events:
                 tasks.append(group.create_task(self.observer.follow_for_ever(), name="follow DRBD"))
@@ -201,10 +202,8 @@ class StorageAgent:
 
     async def _log_troubles(self) -> None:
         """Each trouble when it begins, and again once in a while (``base.logging.Repeats``)."""
-        while True:
-            await self._clock.sleep(TROUBLES_S)
-            for trouble in self.troubles():
-                _log.warning("storage.trouble", what=trouble)
+        for trouble in self.list_troubles():
+            _log.warning("storage.trouble", what=trouble)
 
     def stop(self) -> None:
         """End after the running tick, which has ``STOP_S`` for that."""
@@ -246,18 +245,14 @@ class StorageAgent:
             self.observer.changed.clear()
             changed = asyncio.create_task(self.observer.changed.wait(), name="DRBD changed")
             waiting.add(changed)
-            waits_s = min([waits_s, *self._timers_left_s()])
+            result = self._results.get(FAILOVER.name)
+            now, timeout_s = self._clock.now(), self._flags.options.fail_over_timeout_s
+            for one in result.pending if result is not None else ():
+                waits_s = min(waits_s, parse_time(one.since).timestamp() + timeout_s - now)
         await asyncio.wait(waiting, timeout=max(0.0, waits_s), return_when=asyncio.FIRST_COMPLETED)
         if changed is not None:
             changed.cancel()
             await asyncio.wait((changed,))
-
-    def _timers_left_s(self) -> list[float]:
-        """Seconds until the timers of losses that are pending end."""
-        result = self._results.get(FAILOVER.name)
-        now, timeout_s = self._clock.now(), self._flags.options.fail_over_timeout_s
-        pending = result.pending if result is not None else ()
-        return [parse_time(one.since).timestamp() + timeout_s - now for one in pending]
 
     async def tick(self) -> None:
         """Decide about everything once, and carry it out."""
@@ -274,7 +269,7 @@ class StorageAgent:
                 raw = encode_canonical(one)
                 self._log.keep(decision, raw, encode_canonical(result), empty=False)
             for skipped in result.skipped:
-                self._metrics.skipped(skipped.reason)
+                self._metrics.count_skipped(skipped.reason)
             if result.error is not None:
                 _log.warning("storage.decision_failed", decision=decision.name, error=result.error)
             plans += result.plans
@@ -284,7 +279,7 @@ class StorageAgent:
         async with OrderedTaskGroup() as group:
             for plan in plans:
                 group.create_task(self._carry_out(plan), name=f"plan {plan.of} {plan.resource}")
-        self._metrics.tick(self._clock.monotonic() - began)
+        self._metrics.observe_tick(self._clock.monotonic() - began)
 
     async def _carry_out(self, plan: Plan) -> None:
         outcome = await self._executor.carry_out(plan)
@@ -303,11 +298,11 @@ class StorageAgent:
             since = memory.get("firstSeen", {}).get(plan.resource)
             since = since.get(plan.node) if isinstance(since, dict) else since
             if since is not None:
-                self._metrics.failover(self._clock.now() - parse_time(since).timestamp())
+                self._metrics.observe_failover(self._clock.now() - parse_time(since).timestamp())
 
     def _is_proven(self, plan: Plan) -> bool:
         """Whether the loss that a plan rests on is still one, by the newest state of DRBD. ``compat`` does not ask."""
-        snapshot = self.observer.snapshot()
+        snapshot = self.observer.take_snapshot()
         if plan.of != "failover" or self._flags.profile == "compat" or snapshot is None:
             return True
         resource = next((one for one in snapshot.resources if one.name == plan.resource), None)
@@ -326,12 +321,12 @@ class StorageAgent:
             jumped_s = (now - self._times[0]) - (monotonic - self._times[1])
             if abs(jumped_s) > JUMP_S and self._flags.profile == "hardened":
                 _log.warning("storage.clock_jumped", seconds=round(jumped_s, 1))
-                self._metrics.clock_jumped()
+                self._metrics.count_clock_jump()
                 self._jumped_at = monotonic
                 self._memories.clear()
         self._times = now, monotonic
 
-    def _own_rules(self) -> OwnRules:
+    def _build_own_rules(self) -> OwnRules:
         """Those of the options, which ``compat`` has none of."""
         own = self._flags.own
         if self._flags.profile == "compat":
@@ -340,7 +335,7 @@ class StorageAgent:
             standby_delay_s=own.standby_delay_s,
             brake_fraction=own.brake_fraction if own.brake_window_s else None,
             brake_window_s=own.brake_window_s,
-            domains=self.cache.domains(own.brake_domain_label),
+            domains=self.cache.failure_domains(own.brake_domain_label),
             kubevirt=True,
             evacuation_limit_s=own.vm_evacuation_timeout_s,
             out_of_service=True,
@@ -351,9 +346,9 @@ class StorageAgent:
         result = self._results[FAILOVER.name]
         standbys = {(one.resource, one.node) for one in result.waiting if one.rule == "standby"}
         for _ in standbys - self._standbys:
-            self._metrics.standby()
+            self._metrics.count_standby()
         self._standbys = standbys
-        self._metrics.brake(engaged=result.braked)
+        self._metrics.set_brake(engaged=result.braked)
         if self._flags.profile == "compat":
             return
         nodes = {one.metadata.name: one for one in given.cluster.nodes}
@@ -381,26 +376,17 @@ class StorageAgent:
     def _show(self, given: TickInput) -> None:
         """Bring the gauges up to date."""
         resources = given.snapshot.resources if given.snapshot is not None else ()
-        self._metrics.resources(_count_states(resources))
-        self._metrics.pending(len(self._results[FAILOVER.name].pending))
+        using_quorum = [one for one in resources if one.quorum == MAJORITY]
+        counts: dict[VolumeState, int] = {  # one may be in several
+            "quorum": sum(one.has_quorum for one in using_quorum),
+            "no-quorum": sum(not one.has_quorum for one in using_quorum),
+            "suspended": sum(one.suspended for one in resources),
+            "failing-io": sum(one.force_io_failures for one in resources),
+        }
+        self._metrics.set_resources(counts)
+        self._metrics.set_pending(len(self._results[FAILOVER.name].pending))
 
     def _keep(self, use: Use) -> None:
         self._uses.append(use)
         while len(self._uses) > 1 and sum(len(one.input) for one in self._uses) > USES_BYTES:
             self._uses.popleft()
-
-
-def _count_states(resources: tuple[DrbdResource, ...]) -> dict[VolumeState, int]:
-    """How many resources are in each state; one may be in several."""
-    using_quorum = [one for one in resources if one.quorum == MAJORITY]
-    return {
-        "quorum": sum(one.has_quorum for one in using_quorum),
-        "no-quorum": sum(not one.has_quorum for one in using_quorum),
-        "suspended": sum(one.suspended for one in resources),
-        "failing-io": sum(one.force_io_failures for one in resources),
-    }
-
-
-def _time_text(clock: Clock) -> str:
-    """The time as objects of Kubernetes have it, to the microsecond for timers."""
-    return as_datetime(clock.now()).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

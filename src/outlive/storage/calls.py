@@ -1,22 +1,55 @@
-"""How a plan is carried out: which calls may be made now, given the answers so far.
+"""How a plan is carried out: the tools of DRBD, and which calls may be made now, given the answers so far.
 
 The caller makes the calls and asks again with their answers until ``done``; it keeps the deadlines and which calls are
 on their way. Taints come first, then pods, attachments last: a pod that could not be removed keeps its volume
-(docs/reference/storage-decisions.md#storagenext_calls).
+(docs/design/storage-decisions.md#storagenext_calls).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Literal
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 from outlive.storage.drbd import BadDocument, DrbdResource, read_status
 from outlive.storage.objects import NodeView
 from outlive.storage.own_node import is_stuck
-from outlive.storage.tick import Plan, PlannedRemoval, StorageEvent, has_taint
+from outlive.storage.tick import Plan, StorageEvent, has_taint
+
+# What the storage agent needs of its machine: the tools of DRBD.
+#
+# A driver runs the real programs; the simulation answers from a model of DRBD.
+
+
+class CommandOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run of ``drbdsetup`` ended."""
+
+    argv: tuple[str, ...]
+    exit: int | None = None
+    """Exit status; ``None`` where it did not end by itself."""
+    timed_out: bool = False
+    """Whether it was killed at its limit."""
+    stdout: str = ""
+    stderr: str = ""
+
+
+class DrbdTool(Protocol):
+    """The DRBD of one machine."""
+
+    async def is_loaded(self) -> bool:
+        """Whether the kernel has DRBD (``/proc/drbd``); true where nobody can say."""
+        ...
+
+    async def run(self, argv: Sequence[str], *, limit_s: float | None) -> CommandOutput:
+        """Run ``drbdsetup`` to its end, or for ``limit_s``; ``Unavailable`` where it cannot be started."""
+        ...
+
+    def follow_events(self) -> AsyncGenerator[str, None]:
+        """Lines of ``drbdsetup events2``, until its process ends; ``Unavailable`` where it cannot be started."""
+        ...
+
 
 TAINT_ATTEMPTS: Final = 3
 GONE: Final = 404
@@ -83,7 +116,7 @@ class CallsResult(msgspec.Struct, frozen=True, kw_only=True):
 def next_calls(given: CallsInput) -> CallsResult:
     """Calls that may be made now and have no answer yet."""
     run = _PlanRun(given.plan, given.answers)
-    steps = (run.demote,) if given.plan.of == "suspended" else (run.taint, run.remove, run.detach)
+    steps = (run.plan_demote,) if given.plan.of == "suspended" else (run.plan_taint, run.remove, run.detach)
     for step in steps:
         step()
         if run.calls or run.ended:
@@ -104,7 +137,7 @@ class _PlanRun:
         self.ended = False
         """Whether the plan ends here, though steps may be left."""
 
-    def answer(self, call: AgentCall) -> CallAnswer | None:
+    def next_answer(self, call: AgentCall) -> CallAnswer | None:
         """The next answer to the call; without one the call is due."""
         for number, answer in enumerate(self.waiting):
             if answer.call == call:
@@ -115,7 +148,7 @@ class _PlanRun:
     def fail(self, error: PlanError) -> None:
         self.error = self.error or error
 
-    def taint(self) -> None:
+    def plan_taint(self) -> None:
         planned = self.plan.taint
         if planned is None:
             return
@@ -123,7 +156,7 @@ class _PlanRun:
         attempts = TAINT_ATTEMPTS if self.plan.of == "failover" and self.hardened else 1
         for attempt in range(attempts):
             call = AgentCall(op="update_node", node=planned.node, taints=taints, resource_version=version or None)
-            answer = self.answer(call)
+            answer = self.next_answer(call)
             if answer is None:
                 return
             if answer.is_success:
@@ -131,7 +164,7 @@ class _PlanRun:
                 return
             if answer.status != CONFLICT or attempt == attempts - 1:
                 break
-            reading = self.answer(AgentCall(op="read_node", node=planned.node))
+            reading = self.next_answer(AgentCall(op="read_node", node=planned.node))
             if reading is None:
                 return
             if not reading.is_success or reading.object is None:
@@ -151,7 +184,14 @@ class _PlanRun:
     def remove(self) -> None:
         one_by_one = self.plan.of == "forced_errors"
         for removal in self.plan.removals:
-            answer = self.answer(_removal_call(removal))
+            call = AgentCall(
+                op=removal.op,
+                namespace=removal.namespace,
+                pod=removal.pod,
+                uid=removal.uid or None,
+                grace=removal.grace,
+            )
+            answer = self.next_answer(call)
             if answer is None:
                 if one_by_one:
                     return
@@ -170,7 +210,7 @@ class _PlanRun:
 
     def detach(self) -> None:
         for detachment in self.plan.detachments:
-            answer = self.answer(
+            answer = self.next_answer(
                 AgentCall(
                     op="delete_volume_attachment",
                     name=detachment.name,
@@ -185,17 +225,17 @@ class _PlanRun:
             elif not (self.hardened and answer.status == GONE):
                 self.fail("detach-failed")
 
-    def demote(self) -> None:
+    def plan_demote(self) -> None:
         planned = self.plan.demotion
         assert planned is not None
         if self.hardened:
-            reading = self.answer(AgentCall(op="read_status", resource=planned.resource))
+            reading = self.next_answer(AgentCall(op="read_status", resource=planned.resource))
             if reading is None:
                 return
             if not _is_still_stuck(reading, planned.resource):
                 self.ended = True
                 return
-        answer = self.answer(AgentCall(op="exec", argv=("drbdsetup", "secondary", "--force", planned.resource)))
+        answer = self.next_answer(AgentCall(op="exec", argv=("drbdsetup", "secondary", "--force", planned.resource)))
         if answer is None:
             return
         if answer.status != 0:
@@ -204,16 +244,6 @@ class _PlanRun:
             self.fail("volume-missing")
         else:
             self.events += planned.events
-
-
-def _removal_call(removal: PlannedRemoval) -> AgentCall:
-    return AgentCall(
-        op=removal.op,
-        namespace=removal.namespace,
-        pod=removal.pod,
-        uid=removal.uid or None,
-        grace=removal.grace,
-    )
 
 
 def _is_still_stuck(reading: CallAnswer, name: str) -> bool:

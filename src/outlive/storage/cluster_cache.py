@@ -12,8 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from outlive.base.clock import Clock
-from outlive.base.random import Random
+from outlive.base import Clock, Random
 from outlive.resources import ObjectMeta, ObjectRef
 from outlive.resources.foreign import (
     ForeignResource,
@@ -22,11 +21,8 @@ from outlive.resources.foreign import (
     PersistentVolume,
     VolumeAttachment,
 )
-from outlive.runtime.decisions import without_nulls
-from outlive.runtime.informer import Informer
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.runtime import Informer, OrderedTaskGroup, without_nulls
 from outlive.storage.drbd import DrbdResource
-from outlive.storage.kubevirt import VM_PARTS, is_vm_part, vm_keys
 from outlive.storage.mapping import (
     ATTACHMENTS_BY_VOLUME,
     PODS_BY_CLAIM,
@@ -40,17 +36,20 @@ from outlive.storage.mapping import (
     trim_pod,
     volume_keys,
 )
+from outlive.storage.metrics import CacheState
 from outlive.storage.objects import (
+    VM_PARTS,
     AttachmentView,
     NodeView,
     ObjectView,
     PersistentVolumeView,
     PodView,
+    is_vm_part,
     read_view,
+    vm_keys,
 )
 from outlive.storage.options import AgentFlags
 from outlive.storage.tick import KubernetesObjects
-from outlive.storage.troubles import CacheState
 from outlive.store import Change, Malformed, Selector, Store, Upsert
 
 K = TypeVar("K", bound=ForeignResource)
@@ -70,28 +69,32 @@ class ClusterCache:
         profile, self._satellites = flags.profile, parse_selector(flags.options.satellite_pod_label)
         trimmed: Any = _TrimmedStore(store, self._satellites)
 
-        def informer(kind: type[K], indexes: Any) -> Informer[K]:
+        def make_informer(kind: type[K], indexes: Any) -> Informer[K]:
             return Informer(trimmed, kind, clock=clock, random=random, indexes=indexes)
 
-        self.nodes = informer(KubernetesNode, {})
-        self.volumes = informer(
+        self.nodes = make_informer(KubernetesNode, {})
+        self.volumes = make_informer(
             PersistentVolume,
             {
-                name: lambda obj, name=name: volume_keys(_view(PersistentVolumeView, obj), profile)[name]
+                name: lambda obj, name=name: volume_keys(_convert_view(PersistentVolumeView, obj), profile)[name]
                 for name in (VOLUMES_BY_RESOURCE, VOLUMES_BY_CLAIM)
             },
         )
-        self.attachments = informer(
+        self.attachments = make_informer(
             VolumeAttachment,
-            {ATTACHMENTS_BY_VOLUME: lambda obj: attachment_keys(_view(AttachmentView, obj))[ATTACHMENTS_BY_VOLUME]},
+            {
+                ATTACHMENTS_BY_VOLUME: lambda obj: attachment_keys(_convert_view(AttachmentView, obj))[
+                    ATTACHMENTS_BY_VOLUME
+                ]
+            },
         )
-        self.pods = informer(
+        self.pods = make_informer(
             KubernetesPod,
             {
-                name: lambda obj, name=name: pod_keys(_view(PodView, obj), profile, self._satellites)[name]
+                name: lambda obj, name=name: pod_keys(_convert_view(PodView, obj), profile, self._satellites)[name]
                 for name in (PODS_BY_CLAIM, SATELLITE_PODS)
             }
-            | {VM_PARTS: lambda obj: vm_keys(_view(PodView, obj))},
+            | {VM_PARTS: lambda obj: vm_keys(_convert_view(PodView, obj))},
         )
         self._informers: tuple[Informer[Any], ...] = (self.volumes, self.pods, self.attachments, self.nodes)
 
@@ -111,7 +114,7 @@ class ClusterCache:
         for one in self._informers:
             await one.wait_synced()
 
-    def states(self) -> list[CacheState]:
+    def list_states(self) -> list[CacheState]:
         """How well each kind is known."""
         return [
             CacheState(one.kind.info.plural, one.synced, one.stalled_s(), one.error, len(one.malformed))
@@ -123,15 +126,15 @@ class ClusterCache:
         """``kind/key`` of objects that are not understood → why."""
         return {f"{one.name}/{key}": why for one in self._informers for key, why in one.malformed.items()}
 
-    def domains(self, label: str) -> dict[str, str]:
+    def failure_domains(self, label: str) -> dict[str, str]:
         """Node → its failure domain, of nodes that have that label."""
-        labels = {one.name: _view(NodeView, one).metadata.labels for one in self.nodes.items()}
+        labels = {one.name: _convert_view(NodeView, one).metadata.labels for one in self.nodes.items()}
         return {name: found[label] for name, found in labels.items() if label in found}
 
-    def node(self, name: str) -> NodeView | None:
+    def find_node(self, name: str) -> NodeView | None:
         """The node of that name."""
         found = self.nodes.get(name)
-        return None if found is None else _view(NodeView, found)
+        return None if found is None else _convert_view(NodeView, found)
 
     def node_of_peer(self, name: str) -> str:
         """The node that DRBD knows by that name."""
@@ -175,17 +178,17 @@ class ClusterCache:
                 for volume in self._find(self.volumes, PersistentVolumeView, VOLUMES_BY_CLAIM, key):
                     volumes[volume.metadata.name] = volume
         return KubernetesObjects(
-            nodes=tuple(node for name in sorted(nodes) if (node := self.node(name)) is not None),
+            nodes=tuple(node for name in sorted(nodes) if (node := self.find_node(name)) is not None),
             persistentvolumes=tuple(volumes.values()),
             volumeattachments=tuple(attachments.values()),
             pods=tuple(pods.values()),
         )
 
     def _find(self, informer: Informer[Any], kind: type[Any], index: str, key: str) -> list[Any]:
-        return [_view(kind, obj) for obj in informer.by_index(index, key)]
+        return [_convert_view(kind, obj) for obj in informer.list_by_index(index, key)]
 
 
-def _view(kind: type[Any], obj: ForeignResource) -> Any:
+def _convert_view(kind: type[Any], obj: ForeignResource) -> Any:
     view: Any = read_view(kind, obj.raw)  # type: ignore[arg-type]
     return view
 

@@ -1,20 +1,20 @@
-"""The decisions of the storage agent by name, for ``outlive decide`` (docs/reference/storage-decisions.md)."""
+"""The decisions of the storage agent by name, for ``outlive decide`` (docs/design/storage-decisions.md)."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 from outlive.storage.calls import NEXT_CALLS
 from outlive.storage.drbd import FACTS, MERGE, PARSE_SHOW, PARSE_STATUS
-from outlive.storage.eviction import EVICT_METHOD
+from outlive.storage.executor import EVICT_METHOD
 from outlive.storage.explain import EXPLAIN
 from outlive.storage.failover import FAILOVER
-from outlive.storage.health import HEALTH
 from outlive.storage.mapping import INDEX, NODE_NAMES, NODE_READY, RESOURCE_NAME, TRIM_POD, VOLUME_SAFE
+from outlive.storage.metrics import HEALTH
+from outlive.storage.observer import POLL
 from outlive.storage.options import OPTIONS
 from outlive.storage.own_node import FORCED_ERRORS_DECISION, OWN_TAINTS, SUSPENDED
-from outlive.storage.poll import POLL
 
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     PARSE_STATUS,

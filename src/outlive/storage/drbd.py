@@ -1,7 +1,7 @@
 """What ``drbdsetup status --json`` and ``show --json`` say, and what follows from it.
 
 A document is taken whole or not at all: whatever is read of it decides about other people's data. Members that are not
-read may be of any type, since each version and each fork adds some (docs/reference/storage-decisions.md#reading-drbd).
+read may be of any type, since each version and each fork adds some (docs/design/storage-decisions.md#reading-drbd).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.runtime.decisions import Decision
+from outlive.base import BadInput
+from outlive.runtime import Decision
 
 MAJORITY: Final = "majority"
 """The quorum option by which at most one side of a divided resource may write."""
@@ -236,7 +236,7 @@ def explain_writer(resource: DrbdResource) -> str:
     return f"the data of {name} is not up to date here"
 
 
-class _Reader(Generic[T]):
+class _ArrayReader(Generic[T]):
     """Reads an array of one kind of entries."""
 
     def __init__(self, verb: str, entries: Any) -> None:
@@ -257,8 +257,8 @@ class _Reader(Generic[T]):
         return found or ()
 
 
-_STATUS: Final[_Reader[_PrintedResource]] = _Reader("status", tuple[_PrintedResource | None, ...] | None)
-_SHOW: Final[_Reader[_PrintedConfig]] = _Reader("show", tuple[_PrintedConfig | None, ...] | None)
+_STATUS: Final[_ArrayReader[_PrintedResource]] = _ArrayReader("status", tuple[_PrintedResource | None, ...] | None)
+_SHOW: Final[_ArrayReader[_PrintedConfig]] = _ArrayReader("show", tuple[_PrintedConfig | None, ...] | None)
 
 
 def _state_of(printed: _PrintedResource) -> ResourceState:
@@ -273,7 +273,7 @@ def _state_of(printed: _PrintedResource) -> ResourceState:
             for one in printed.devices or ()
         ),
         connections=tuple(_connection_of(one or _PrintedConnection()) for one in printed.connections or ()),
-        node_id=_whole_number(printed.node_id),
+        node_id=_parse_whole_number(printed.node_id),
     )
 
 
@@ -284,12 +284,12 @@ def _connection_of(printed: _PrintedConnection) -> ConnectionState:
         name=printed.name or "",
         peer_role=printed.peer_role or "",
         connection_state=printed.connection_state or "",
-        peer_node_id=_whole_number(printed.peer_node_id),
+        peer_node_id=_parse_whole_number(printed.peer_node_id),
         peer_disk_states=tuple(disk if isinstance(disk, str) else "" for disk in disks),
     )
 
 
-def _whole_number(value: object) -> int | None:
+def _parse_whole_number(value: object) -> int | None:
     """A number of a node; these are not read for any pinned decision, so that nonsense is no number."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
 
@@ -364,3 +364,92 @@ FACTS: Final[Decision[FactsInput, PromotionFacts]] = Decision(
     "Who may write a resource, as far as this node knows",
     nulls_are_absent=True,
 )
+
+
+# The events stream of DRBD: what ``drbdsetup events2`` prints, line by line.
+#
+# Of it only ``may_promote`` is used, which no status prints, and that something has changed. Until the first dump is
+# complete, and after a line that is not understood, nothing is known.
+
+ACTIONS: Final = frozenset({"exists", "create", "change", "destroy", "rename", "call", "response"})
+DUMP_ENDS: Final = "-"
+QUIET_OBJECTS: Final = frozenset({"peer-device", "path", "helper"})
+"""Objects whose changes say nothing about who may write."""
+RESOURCES_MOST: Final = 100_000
+
+
+class EventLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line: what happened to which object, and the members that are given."""
+
+    action: str
+    object: str
+    members: dict[str, str] = {}
+
+
+class BadEvent(BadInput):
+    """A line of the events stream that is none."""
+
+    code = "bad-event"
+
+
+def read_event(line: str) -> EventLine:
+    """The line, with or without a time before it; ``BadEvent``. Members that nobody knows are kept as they are."""
+    words = line.split()
+    if words and words[0][:1].isdigit():
+        words = words[1:]
+    if len(words) < 2 or words[0] not in ACTIONS:
+        raise BadEvent(f"{line[:120]!r} is no event of DRBD", remedy="is drbdsetup events2 another version?")
+    members = {}
+    for word in words[2:]:
+        name, colon, value = word.partition(":")
+        if not colon:
+            raise BadEvent(f"{word[:80]!r} is no member of an event", place=line[:120])
+        members[name] = value
+    if words[1] != DUMP_ENDS and "name" not in members and words[1] in ("resource", "device", "connection"):
+        raise BadEvent("the event names no resource", place=line[:120])
+    return EventLine(action=words[0], object=words[1], members=members)
+
+
+class EventStream:
+    """What the stream has said of each resource."""
+
+    def __init__(self) -> None:
+        self._complete = False
+        self._may_promote: dict[str, bool | None] = {}
+
+    def reset(self) -> None:
+        """Forget everything: the stream ended, or was not understood."""
+        self._complete = False
+        self._may_promote.clear()
+
+    def may_promote(self, resource: str) -> bool | None:
+        """Whether DRBD says that the resource may be promoted here; ``None``: not known."""
+        return self._may_promote.get(resource) if self._complete else None
+
+    def take(self, line: str) -> bool:
+        """Take a line over. True if it may change what is to be done. ``BadEvent``: nothing is known any more."""
+        try:
+            event = read_event(line)
+        except BadEvent:
+            self.reset()
+            raise
+        if event.object == DUMP_ENDS:
+            self._complete = True
+            return True
+        name = event.members.get("name", "")
+        if event.object == "resource":
+            self._take_resource(event, name)
+        return self._complete and event.object not in QUIET_OBJECTS
+
+    def _take_resource(self, event: EventLine, name: str) -> None:
+        if event.action == "destroy":
+            self._may_promote.pop(name, None)
+        elif event.action == "rename":
+            known = self._may_promote.pop(name, None)
+            self._may_promote[event.members.get("new_name", "")] = known
+        elif (said := event.members.get("may_promote")) is not None:
+            self._may_promote[name] = {"yes": True, "no": False}.get(said)
+        else:
+            self._may_promote.setdefault(name, None)
+        if len(self._may_promote) > RESOURCES_MOST:
+            self.reset()

@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final, Literal
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import (
+from outlive.base import (
     BadInput,
+    Clock,
     Conflict,
     Forbidden,
     Invalid,
@@ -24,27 +24,88 @@ from outlive.base.errors import (
     OutliveError,
     Throttled,
     Unavailable,
+    get_logger,
 )
-from outlive.base.logging import get_logger
 from outlive.resources import ObjectRef
 from outlive.resources.foreign import KubernetesNode, KubernetesPod, VolumeAttachment
-from outlive.runtime.cluster_verbs import ClusterEvents, ClusterVerbs, PatchOperation
-from outlive.runtime.decisions import without_nulls
-from outlive.storage.calls import AgentCall, CallAnswer, CallsInput, CallsResult, next_calls
-from outlive.storage.eviction import (
-    DiscoveredResource,
-    DiscoveryAnswer,
-    EvictMethod,
-    EvictMethodAnswer,
-    EvictMethodInput,
-    choose_evict_method,
-)
+from outlive.runtime import ClusterEvents, ClusterVerbs, Decision, PatchOperation, without_nulls
+from outlive.storage.calls import AgentCall, CallAnswer, CallsInput, CallsResult, DrbdTool, next_calls
 from outlive.storage.metrics import AgentAction, AgentMetrics
 from outlive.storage.objects import NodeView, ObjectReference
 from outlive.storage.options import AgentFlags
-from outlive.storage.ports import DrbdTool
 from outlive.storage.tick import Plan, StorageEvent
 from outlive.store import Store
+
+# By which call pods are evicted from an API server: it is asked once, and only a clear answer is kept.
+#
+# The agent never goes on to the next method after a 404: a pod that is gone answers that too, and the last method,
+# deleting, asks no disruption budget.
+
+EvictMethod = Literal["policy/v1", "policy/v1beta1", "delete"]
+SUBRESOURCE: Final = "pods/eviction"
+_METHODS: Final[dict[str, EvictMethod]] = {"v1": "policy/v1", "v1beta1": "policy/v1beta1"}
+"""By version of the resource."""
+
+
+class DiscoveredResource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One resource of the group version ``v1``, as an API server lists it."""
+
+    name: str = ""
+    kind: str = ""
+    group: str = ""
+    version: str = ""
+
+
+class DiscoveryAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What an API server says it has, or why it did not say."""
+
+    resources: tuple[DiscoveredResource | None, ...] = ()
+    error: Any = None
+
+
+class EvictMethodInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is known before an eviction."""
+
+    known: EvictMethod | None = None
+    """What an earlier call of this process has answered."""
+    discovery: DiscoveryAnswer | None = None
+    """Absent: the API server has not been asked for this eviction."""
+
+
+class EvictMethodAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How to evict."""
+
+    ask: bool = False
+    """Whether the API server is to be asked first."""
+    method: EvictMethod | None = None
+    """``None``: nothing may be sent now."""
+    known: EvictMethod | None = None
+    """For the next eviction."""
+
+
+def choose_evict_method(given: EvictMethodInput) -> EvictMethodAnswer:
+    """The method by the version of ``pods/eviction``; deleting where the server has no such resource."""
+    if given.known is not None:
+        return EvictMethodAnswer(method=given.known, known=given.known)
+    if given.discovery is None:
+        return EvictMethodAnswer(ask=True)
+    error, resources = given.discovery.error, given.discovery.resources
+    if error is not None and (error != "" or not resources):
+        return EvictMethodAnswer()
+    versions = [one.version for one in resources if one is not None and one.name == SUBRESOURCE]
+    method = _METHODS.get(versions[0], "delete") if versions else "delete"
+    return EvictMethodAnswer(method=method, known=method)
+
+
+EVICT_METHOD: Final = Decision(
+    "storage.evict_method",
+    choose_evict_method,
+    EvictMethodInput,
+    EvictMethodAnswer,
+    "By which call pods are evicted from this API server",
+    nulls_are_absent=True,
+)
+
 
 READS: Final = frozenset({"read_node", "read_status"})
 STATUSES: Final[tuple[tuple[type[OutliveError], int], ...]] = (
@@ -223,7 +284,17 @@ class PlanExecutor:
         """By the call that this API server has for it."""
         choice = choose_evict_method(EvictMethodInput(known=self._evict_method))
         if choice.ask:
-            choice = await self._ask_method()
+            try:
+                served = await self._verbs.list_served("v1")
+            except OutliveError as error:
+                answer = DiscoveryAnswer(error=str(error))
+            else:
+                found = (
+                    DiscoveredResource(name=one.name, kind=one.kind, group=one.group, version=one.version)
+                    for one in served
+                )
+                answer = DiscoveryAnswer(resources=tuple(found))
+            choice = choose_evict_method(EvictMethodInput(discovery=answer))
         self._evict_method = choice.known
         key, uid = f"{call.namespace}/{call.pod}", call.uid or ""
         if choice.method is None:
@@ -232,16 +303,6 @@ class PlanExecutor:
             await self._verbs.delete(KubernetesPod, key, uid=uid, grace_s=call.grace)
         else:
             await self._verbs.evict(key, uid=uid, grace_s=call.grace)
-
-    async def _ask_method(self) -> EvictMethodAnswer:
-        try:
-            served = await self._verbs.served("v1")
-        except OutliveError as error:
-            return choose_evict_method(EvictMethodInput(discovery=DiscoveryAnswer(error=str(error))))
-        resources = tuple(
-            DiscoveredResource(name=one.name, kind=one.kind, group=one.group, version=one.version) for one in served
-        )
-        return choose_evict_method(EvictMethodInput(discovery=DiscoveryAnswer(resources=resources)))
 
     def _count(self, plan: Plan, answer: CallAnswer) -> None:
         call = answer.call
@@ -252,13 +313,13 @@ class PlanExecutor:
             added = any(event.action == "TaintedNode" for event in plan.taint.events)
             action = "taint" if added else "untaint"
         if self._dry_run:
-            self._metrics.action(action, "dry-run")
+            self._metrics.count_action(action, "dry-run")
         elif answer.is_success or answer.status in (0, HTTPStatus.NOT_FOUND):
-            self._metrics.action(action, "ok")
+            self._metrics.count_action(action, "ok")
         else:
-            self._metrics.action(action, "refused" if answer.status == HTTPStatus.TOO_MANY_REQUESTS else "failed")
+            self._metrics.count_action(action, "refused" if answer.status == HTTPStatus.TOO_MANY_REQUESTS else "failed")
         if call.op == "evict" and answer.status == HTTPStatus.TOO_MANY_REQUESTS:
-            self._metrics.skipped("budget")
+            self._metrics.count_skipped("budget")
 
     def _emit(self, event: StorageEvent) -> None:
         self._events.emit(

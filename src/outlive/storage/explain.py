@@ -9,13 +9,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.errors import NotFound
-from outlive.runtime.decisions import Decision
+from outlive.base import NotFound
+from outlive.runtime import Decision
 from outlive.storage.failover import explain_failover
+from outlive.storage.metrics import MALFORMED_NAMED
 from outlive.storage.objects import IGNORE_ANNOTATION, PodView
 from outlive.storage.own_node import is_stuck
 from outlive.storage.tick import RecordedCheck, ResourceObjects, TickInput, TickResult, TickView
-from outlive.storage.troubles import MALFORMED_NAMED
 
 Subject = Literal["pod", "volume", "node"]
 
@@ -46,7 +46,7 @@ class ResourceExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """What would be done at the next tick, or why nothing would."""
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class StorageExplanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The answer."""
 
     subject: str
@@ -57,18 +57,18 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What keeps everything from being done, or is not understood."""
 
 
-def explain_subject(given: StorageExplainInput) -> Explanation:
+def explain_subject(given: StorageExplainInput) -> StorageExplanation:
     """Every resource that concerns the subject, as this node sees it. ``NotFound``: nothing here concerns it."""
     view = TickView(given.tick)
     result, checks = explain_failover(given.tick)
-    requests = [one for one in view.requests() if _concerns(one, given.kind, given.name)]
-    notices = _notices(given, view)
+    requests = [one for one in view.requests if _is_about(one, given.kind, given.name)]
+    notices = _list_notices(given, view)
     if not requests and not notices:
         raise NotFound(
             f"no DRBD volume on {view.options.node_name} concerns {given.kind} {given.name}",
             remedy="ask the agent of a node that has a replica of the volume",
         )
-    return Explanation(
+    return StorageExplanation(
         subject=f"{given.kind} {given.name}",
         seen_from=view.options.node_name,
         resources=tuple(_explain_resource(view, one, result, checks, given) for one in requests),
@@ -76,7 +76,7 @@ def explain_subject(given: StorageExplainInput) -> Explanation:
     )
 
 
-def _concerns(request: ResourceObjects, kind: Subject, name: str) -> bool:
+def _is_about(request: ResourceObjects, kind: Subject, name: str) -> bool:
     match kind:
         case "pod":
             return any("/".join(pod.metadata.key) == name or pod.metadata.name == name for pod in request.pods)
@@ -88,7 +88,7 @@ def _concerns(request: ResourceObjects, kind: Subject, name: str) -> bool:
             return name in (*request.node_names, *users, *(one.spec.node_name for one in request.attachments))
 
 
-def _notices(given: StorageExplainInput, view: TickView) -> list[str]:
+def _list_notices(given: StorageExplainInput, view: TickView) -> list[str]:
     snapshot = given.tick.snapshot
     found = []
     if view.is_stale:
@@ -126,7 +126,7 @@ def _explain_resource(
         role=resource.role,
         quorum=resource.quorum or "not given",
         checks=tuple(mine),
-        next=tuple(_next_steps(view, request, result, mine)),
+        next=tuple(_list_next_steps(view, request, result, mine)),
     )
 
 
@@ -152,7 +152,9 @@ def _check_pod(view: TickView, resource: str, pod: PodView) -> list[RecordedChec
     ]
 
 
-def _next_steps(view: TickView, request: ResourceObjects, result: TickResult, checks: list[RecordedCheck]) -> list[str]:
+def _list_next_steps(
+    view: TickView, request: ResourceObjects, result: TickResult, checks: list[RecordedCheck]
+) -> list[str]:
     resource, timeout_s = request.resource, view.options.fail_over_timeout_s
     steps = [
         f"node {plan.node}: {len(plan.removals)} pods leave, {len(plan.detachments)} attachments go"
@@ -190,7 +192,7 @@ EXPLAIN: Final = Decision(
     "storage.explain",
     explain_subject,
     StorageExplainInput,
-    Explanation,
+    StorageExplanation,
     "Why pods of a volume, or of a node, are moved or left where they are",
     lambda _: True,
     nulls_are_absent=True,

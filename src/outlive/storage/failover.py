@@ -2,17 +2,16 @@
 
 This node has quorum with ``majority`` and its own data is current, so that the lost side has no quorum: what it wrote
 last is here, and what it writes from now on is never part of the volume. Node after node of a resource is decided for
-itself; each has its own timer (docs/reference/storage-decisions.md#storagefailover).
+itself; each has its own timer (docs/design/storage-decisions.md#storagefailover).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from outlive.runtime.decisions import Decision
-from outlive.storage.brake import first_actor, is_mass_loss
-from outlive.storage.drbd import CONNECTED, MAJORITY, promotion_facts, take_over_checks
-from outlive.storage.kubevirt import is_vm_part
+from outlive.runtime import Decision
+from outlive.storage.drbd import CONNECTED, MAJORITY, UP_TO_DATE, DrbdResource, promotion_facts, take_over_checks
 from outlive.storage.objects import (
     ATTACHMENT,
     IGNORE_ANNOTATION,
@@ -20,6 +19,7 @@ from outlive.storage.objects import (
     VOLUME,
     NodeView,
     PodView,
+    is_vm_part,
     reference_to,
 )
 from outlive.storage.tick import (
@@ -41,6 +41,34 @@ from outlive.storage.tick import (
     view_of,
 )
 
+# The brake on mass failovers, and who acts first: rules of our own about many losses, and about many survivors.
+#
+# A loss is proven by quorum, so that neither rule is needed for the data. The brake gives a network that flaps the
+# time to come back before half of a cluster is moved; the stand-by keeps survivors from all doing the same at once.
+
+
+def is_mass_loss(lost: Iterable[str], nodes: Iterable[str], domains: Mapping[str, str], fraction: float) -> bool:
+    """Whether more than the fraction is lost, of all nodes and of their failure domains: a rack is one failure."""
+    gone, everybody = set(lost), set(nodes)
+    units = {domains.get(node, f"node {node}") for node in everybody}
+    lost_units = {domains.get(node, f"node {node}") for node in gone}
+    return len(gone) > fraction * len(everybody) and len(lost_units) > fraction * len(units)
+
+
+def first_actor(resource: DrbdResource, own_name: str) -> str:
+    """The survivor that acts first on losses of the resource: of those with current data that of the lowest node id.
+
+    The own name where that is this node, or where nobody can say.
+    """
+    if resource.node_id is None:
+        return own_name
+    candidates = [(resource.node_id, own_name)]
+    for connection in resource.connections:
+        current = connection.peer_disk_states and set(connection.peer_disk_states) == {UP_TO_DATE}
+        if connection.connection_state == CONNECTED and current and connection.peer_node_id is not None:
+            candidates.append((connection.peer_node_id, connection.name))
+    return min(candidates)[1]
+
 
 def fail_over(given: TickInput) -> TickResult:
     """Plans for every lost node whose time is over; the times of those whose time is not are in ``pending``."""
@@ -58,10 +86,10 @@ def _run(given: TickInput, checks: list[RecordedCheck] | None = None) -> TickRes
     if view.is_stale:
         return TickResult(memory=given.memory, stale=True)
     run = _FailoverRun(view, checks)
-    for request in view.requests():
+    for request in view.requests:
         run.find_losses(request)
     run.decide()
-    return run.result()
+    return run.build_result()
 
 
 def is_lost_to(request: ResourceObjects, node: str) -> bool:
@@ -103,7 +131,7 @@ class _FailoverRun:
         self.timers: dict[str, Any] = {} if view.is_hardened else dict(self.before)
         """In ``hardened`` every timer is cleared that this run does not keep."""
 
-    def result(self) -> TickResult:
+    def build_result(self) -> TickResult:
         found = {"firstSeen": self.timers, "undone": self.still_undone}
         memory = {name: value for name, value in found.items() if value}
         return TickResult(
@@ -146,13 +174,13 @@ class _FailoverRun:
             return
         if not self.check(request, "has-writer", not request.is_read_only(), f"{len(request.pods)} pods"):
             for name, _ in lost:
-                self.skipped += [_skip(request, name, pod, "read-only") for pod in running_users(request, name)]
+                self.skipped += [_skipped_pod(request, name, pod, "read-only") for pod in running_users(request, name)]
             return
         for name, node in lost:
             users, attachments = running_users(request, name), request.attachments_on(name)
             seen = f"{len(users)} running pods, {len(attachments)} attachments"
             if self.check(request, "is-used-there", bool(users or attachments), seen, node=name):
-                self.losses.append(_Loss(request, node, users, self._since(resource.name, name)))
+                self.losses.append(_Loss(request, node, users, self._first_seen(resource.name, name)))
 
     def _is_proven(self, request: ResourceObjects) -> bool:
         resource, source = request.resource, self.view.options.promotion_source
@@ -171,7 +199,7 @@ class _FailoverRun:
         """Which losses are acted on now."""
         own, options, now = self.view.given.own, self.view.options, self.view.given.now
         if own.brake_fraction is not None:
-            names = {name for request in self.view.requests() for name in request.node_names}
+            names = {name for request in self.view.requests for name in request.node_names}
             lost = {loss.node.metadata.name for loss in self.losses}
             self.braked = is_mass_loss(lost, names | {options.node_name}, own.domains, own.brake_fraction)
         acted = []
@@ -193,12 +221,12 @@ class _FailoverRun:
             resource, name = loss.request.resource, loss.node.metadata.name
             nodes = {one.node.metadata.name for one in acted if one.request is loss.request}
             where = {"resource": resource.name, "node": name, "since": loss.since}
-            other = self._unproven_end(loss, nodes)
+            other = self._find_unproven(loss, nodes)
             seen = f"another part is on {other}, which is not lost for long enough" if other else "no part is missing"
             if not self.check(loss.request, "vms-whole", not other, seen, node=name):
                 self.waiting.append(WaitingLoss(**where, rule="migration", detail=other))
                 continue
-            plan, skipped = self._plan(loss, nodes)
+            plan, skipped = self._plan_loss(loss, nodes)
             actor = first_actor(resource, options.node_name) if own.standby_delay_s else options.node_name
             acts = actor == options.node_name or self._is_left_undone(plan)
             if not self.check(loss.request, "acts-first", acts, f"{actor} acts first", node=name):
@@ -222,7 +250,7 @@ class _FailoverRun:
         self.still_undone.setdefault(str(plan.resource), {})[plan.node] = [kind, since]
         return has_elapsed(since, self.view.given.own.standby_delay_s, self.view.given.now)
 
-    def _since(self, resource: str, node: str) -> str:
+    def _first_seen(self, resource: str, node: str) -> str:
         """When the loss was first seen: now, if it was not seen before."""
         now = self.view.given.now
         if not self.view.is_hardened:
@@ -231,14 +259,14 @@ class _FailoverRun:
         since = before.get(node, now) if isinstance(before, dict) else now
         return str(self.timers.setdefault(resource, {}).setdefault(node, since))
 
-    def _unproven_end(self, loss: _Loss, nodes: set[str]) -> str:
+    def _find_unproven(self, loss: _Loss, nodes: set[str]) -> str:
         """A node that this resource has lost as well, whose time is not over, and on which another part of a VM is;
         empty: there is none. Both ends of a migration go together."""
         unproven = {one.node.metadata.name for one in self.losses if one.request is loss.request} - nodes
         parts = (part for pod in loss.users for part in self.view.vms.parts_of(pod))
         return next((part.spec.node_name for part in parts if part.spec.node_name in unproven), "")
 
-    def _plan(self, loss: _Loss, nodes: set[str]) -> tuple[Plan, list[SkippedPod]]:
+    def _plan_loss(self, loss: _Loss, nodes: set[str]) -> tuple[Plan, list[SkippedPod]]:
         """What is done about a loss, and the pods that are left alone. ``nodes``: those that are lost to the resource
         and acted on."""
         request, node = loss.request, loss.node
@@ -252,10 +280,10 @@ class _FailoverRun:
                 if part.spec.node_name in nodes:
                     found.setdefault(part.metadata.key, part)
         users = list(found.values())
-        skipped = [one for pod in users if (one := self._exemption(request, name, pod)) is not None]
+        skipped = [one for pod in users if (one := self._find_exemption(request, name, pod)) is not None]
         exempt = {(one.namespace, one.pod) for one in skipped}
         removals = [
-            self._removal(request, pod)
+            self._plan_removal(request, pod)
             for pod in users
             if pod.metadata.key not in exempt and not (hardened and self._is_ready(pod) and pod.is_terminating)
         ]
@@ -296,7 +324,7 @@ class _FailoverRun:
         )
         return plan, skipped
 
-    def _exemption(self, request: ResourceObjects, node: str, pod: PodView) -> SkippedPod | None:
+    def _find_exemption(self, request: ResourceObjects, node: str, pod: PodView) -> SkippedPod | None:
         """Why a pod is left alone, be it for another part of its VM; ``None``: it is not."""
         for part in self.view.vms.parts_of(pod):
             found = self._exempt_itself(part)
@@ -304,7 +332,7 @@ class _FailoverRun:
                 reason, detail = found
                 if part is not pod:
                     detail = f"{part.metadata.namespace}/{part.metadata.name} of the same VM {detail}".rstrip()
-                return _skip(request, node, pod, reason, detail)
+                return _skipped_pod(request, node, pod, reason, detail)
         return None
 
     def _exempt_itself(self, pod: PodView) -> tuple[str, str] | None:
@@ -320,7 +348,7 @@ class _FailoverRun:
         node = self.view.nodes.get(pod.spec.node_name)
         return node is not None and self.view.counts_as_ready(node)
 
-    def _removal(self, request: ResourceObjects, pod: PodView) -> PlannedRemoval:
+    def _plan_removal(self, request: ResourceObjects, pod: PodView) -> PlannedRemoval:
         ready = self._is_ready(pod)
         by_budget = ready and not (self.view.given.own.kubevirt and is_vm_part(pod))
         return PlannedRemoval(
@@ -347,7 +375,7 @@ def running_users(request: ResourceObjects, node: str) -> list[PodView]:
     return [pod for pod in request.pods_on(node) if pod.is_running]
 
 
-def _skip(request: ResourceObjects, node: str, pod: PodView, reason: Any, detail: str = "") -> SkippedPod:
+def _skipped_pod(request: ResourceObjects, node: str, pod: PodView, reason: Any, detail: str = "") -> SkippedPod:
     return SkippedPod(
         resource=request.resource.name,
         node=node,

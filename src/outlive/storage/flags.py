@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
-from outlive.base.duration import parse_duration
-from outlive.base.errors import BadInput
-from outlive.store.selectors import Selector
+from outlive.base import BadInput, parse_duration
+from outlive.store import Selector
 
 FlagValue = str | bool | int | float
 FlagSection = Literal["reference", "hardened", "own", "client"]
@@ -94,7 +93,7 @@ def _read_selector(text: str) -> str:
     return text
 
 
-def _one_of(*words: str) -> FlagKind:
+def _choice_kind(*words: str) -> FlagKind:
     def read(text: str) -> str:
         if text not in words:
             raise BadInput(f"{text[:80]!r} is not known", remedy=f"one of {', '.join(words)}")
@@ -134,14 +133,14 @@ FLAGS: Final = (
     FlagSpec("disable-node-taints", BOOLEAN, False, "reference",
              "Write no taints; those that are there stay."),
     FlagSpec("v", VERBOSITY, 0, "reference", "Verbosity of the log: `-v=4` logs each decision."),
-    FlagSpec("profile", _one_of("hardened", "compat"), "hardened", "hardened",
+    FlagSpec("profile", _choice_kind("hardened", "compat"), "hardened", "hardened",
              "By which rules it decides; `compat`: by those of the piraeus HA controller 1.3.2."),
     FlagSpec("drbd-command-timeout", DURATION, "10s", "hardened", "When a `drbdsetup` that hangs is killed."),
     FlagSpec("drbd-stale-after", DURATION, "30s", "hardened",
              "When the last state of DRBD is too old: nothing is done by it, and health is red."),
     FlagSpec("own-taint-delay", DURATION, "", "hardened",
              "How long a volume must lack quorum before the own node is tainted. Default: `--fail-over-timeout`."),
-    FlagSpec("promotion-source", _one_of("status", "events2"), "status", "hardened",
+    FlagSpec("promotion-source", _choice_kind("status", "events2"), "status", "hardened",
              "What proves that a volume may be promoted here: local disks, or also the word of `drbdsetup events2`."),
     FlagSpec("api-qps", NUMBER, 20, "hardened", "Calls to the API server a second, on average."),
     FlagSpec("api-burst", INTEGER, 40, "hardened", "Calls to the API server at once."),

@@ -1,7 +1,7 @@
 """How the names of DRBD and those of Kubernetes meet: handles, volumes, claims, pods, attachments, nodes.
 
 The name of a resource is in the handle of its persistent volume; the name of a peer is that of its node, or of the pod
-in which its satellite runs (docs/reference/storage-decisions.md#names).
+in which its satellite runs (docs/design/storage-decisions.md#names).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.runtime.decisions import Decision
+from outlive.base import BadInput
+from outlive.runtime import Decision
 from outlive.storage.objects import (
     DRIVER,
     IGNORE_ANNOTATION,
@@ -22,7 +22,7 @@ from outlive.storage.objects import (
     PersistentVolumeView,
     PodView,
     VolumeView,
-    conditions_ready,
+    is_ready,
 )
 from outlive.storage.options import Profile
 from outlive.store import Selector
@@ -106,23 +106,23 @@ KUBEVIRT_LABELS: Final = (
 def trim_pod(pod: Mapping[str, Any], satellites: Selector) -> dict[str, Any]:
     """The members of a pod that anything here reads; a cache of whole pods would take hundreds of MiB on each node."""
     kept = {term.key for term in satellites.terms} | set(KUBEVIRT_LABELS)
-    metadata = _part(pod, "metadata")
+    metadata = _get_mapping(pod, "metadata")
     trimmed: dict[str, Any] = {name: pod[name] for name in ("apiVersion", "kind") if name in pod}
     names = ("namespace", "name", "uid", "resourceVersion", "deletionTimestamp", "ownerReferences")
     trimmed["metadata"] = {name: metadata[name] for name in names if name in metadata} | {
-        "labels": {name: value for name, value in _part(metadata, "labels").items() if name in kept},
+        "labels": {name: value for name, value in _get_mapping(metadata, "labels").items() if name in kept},
         "annotations": {
-            name: value for name, value in _part(metadata, "annotations").items() if name == IGNORE_ANNOTATION
+            name: value for name, value in _get_mapping(metadata, "annotations").items() if name == IGNORE_ANNOTATION
         },
     }
     for half, fields in (("spec", ("nodeName", "volumes")), ("status", ("phase",))):
-        found = {name: value for name, value in _part(pod, half).items() if name in fields}
+        found = {name: value for name, value in _get_mapping(pod, half).items() if name in fields}
         if found:
             trimmed[half] = found
     return trimmed
 
 
-def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _get_mapping(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     part = document.get(name)
     return part if isinstance(part, Mapping) else {}
 
@@ -308,7 +308,7 @@ VOLUME_SAFE: Final = Decision(
 )
 NODE_READY: Final[Decision[ReadyInput, ReadyResult]] = Decision(
     "storage.node_ready",
-    lambda given: ReadyResult(ready=conditions_ready(given.conditions)),
+    lambda given: ReadyResult(ready=is_ready(given.conditions)),
     ReadyInput,
     ReadyResult,
     "Whether a node of Kubernetes is ready",

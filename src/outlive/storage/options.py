@@ -13,10 +13,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from outlive.base.duration import parse_duration
-from outlive.base.errors import BadInput
-from outlive.runtime.config import read_settings_file
-from outlive.runtime.decisions import Decision
+from outlive.base import BadInput, parse_duration
+from outlive.runtime import Decision, read_settings_file
 from outlive.storage.flags import BOOLEAN, FLAGS, SATELLITE_POD_LABEL, TEXTS, ZONE_LABEL, FlagSpec, FlagValue
 
 Profile = Literal["hardened", "compat"]
@@ -107,7 +105,7 @@ class AgentFlags(msgspec.Struct, frozen=True, kw_only=True):
         """By which rules the agent decides."""
         return "compat" if self.flags["profile"] == "compat" else "hardened"
 
-    def seconds(self, flag: str) -> float:
+    def get_seconds(self, flag: str) -> float:
         """The value of a duration in ``flags``."""
         return parse_duration(str(self.flags[flag]))
 
@@ -182,9 +180,9 @@ def check_usable(flags: AgentFlags) -> None:
     """``BadOption`` names a value with which the agent cannot run, or would run without a pause."""
     options, own = flags.options, flags.own
     for name in ("fail-over-timeout", "operations-timeout", "resync-interval", "own-taint-delay"):
-        _check_range(name, flags.seconds(name), least=0)
+        _check_range(name, flags.get_seconds(name), least=0)
     for name in ("drbd-status-interval", "reconcile-interval", "drbd-command-timeout", "drbd-stale-after"):
-        _check_range(name, flags.seconds(name), least=LEAST_INTERVAL_S)
+        _check_range(name, flags.get_seconds(name), least=LEAST_INTERVAL_S)
     _check_range("grace-period-seconds", options.grace_period_s, least=0)
     _check_range("api-qps", float(flags.flags["api-qps"]), least=0.1)
     _check_range("api-burst", float(flags.flags["api-burst"]), least=1)
@@ -227,15 +225,15 @@ def _options_of_words(arguments: Sequence[str]) -> _Source:
     for word in words:
         if word == "--":
             for rest in words:
-                raise _positional(rest)
+                raise _positional_error(rest)
             return
         if not word.startswith("-") or word == "-":
-            raise _positional(word)
+            raise _positional_error(word)
         if word.startswith("-v"):
             flag, joined, text = _BY_NAME["v"], len(word) > 2, word[2:].removeprefix("=")
         elif word.startswith("--"):
             name, equals, text = word[2:].partition("=")
-            flag, joined = _named(name, f"--{name}", [f"--{one}" for one in _BY_NAME if one != "v"]), bool(equals)
+            flag, joined = _find_flag(name, f"--{name}", [f"--{one}" for one in _BY_NAME if one != "v"]), bool(equals)
         else:
             raise BadOption(f"there is no option {word[:80]!r}", remedy="write --name=value, or -v=4")
         if not joined:
@@ -253,12 +251,12 @@ def _options_of_environment(environment: Mapping[str, str]) -> _Source:
     for variable, text in environment.items():
         if variable.startswith(VARIABLE_PREFIX):
             name = variable.removeprefix(VARIABLE_PREFIX).lower().replace("_", "-")
-            yield _named(name, variable, variables), text, variable
+            yield _find_flag(name, variable, variables), text, variable
 
 
 def _options_of_file(file: Mapping[str, Any]) -> _Source:
     for name, value in file.items():
-        flag = _named(name, name, _BY_NAME)
+        flag = _find_flag(name, name, _BY_NAME)
         if flag.name == "config":
             raise BadOption("a file names no other file", place=name, remedy="give --config, or its variable")
         for one in value if isinstance(value, list) and flag.kind is TEXTS else [value]:
@@ -274,7 +272,7 @@ def _read_value(flag: FlagSpec, text: str, place: str) -> FlagValue:
         raise BadOption(error.message, place=place, remedy=error.remedy) from None
 
 
-def _named(name: str, written: str, others: Iterable[str]) -> FlagSpec:
+def _find_flag(name: str, written: str, others: Iterable[str]) -> FlagSpec:
     flag = _BY_NAME.get(name)
     if flag is None:
         near = difflib.get_close_matches(written[:80], list(others), n=1)
@@ -285,7 +283,7 @@ def _named(name: str, written: str, others: Iterable[str]) -> FlagSpec:
     return flag
 
 
-def _positional(word: str) -> BadOption:
+def _positional_error(word: str) -> BadOption:
     return BadOption(f"{word[:80]!r} stands where an option is expected", remedy="write --name=value; --switch=false")
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from outlive.runtime.decisions import Decision
+from outlive.runtime import Decision
 from outlive.storage.drbd import MAJORITY, DrbdResource
-from outlive.storage.kubevirt import is_launcher, is_vm_part
 from outlive.storage.objects import (
     CLAIM,
     IGNORE_ANNOTATION,
     NODE,
     POD,
     VOLUME,
-    ClaimRef,
     ObjectReference,
     PodView,
+    is_launcher,
+    is_vm_part,
     reference_to,
 )
 from outlive.storage.tick import (
@@ -52,7 +52,7 @@ def demote_suspended(given: TickInput) -> TickResult:
         return TickResult(memory=given.memory, stale=True)
     node = view.options.node_name
     plans = []
-    for request in view.requests():
+    for request in view.requests:
         if not is_stuck(request.resource, hardened=view.is_hardened):
             continue
         wanted = any(pod.is_running and not pod.is_terminating for pod in request.pods_on(node))
@@ -79,8 +79,12 @@ def _demotion_events(view: TickView, request: ResourceObjects) -> tuple[StorageE
         return ()
     volume = request.volumes[0]
     regarding = [reference_to(VOLUME, volume)]
-    if volume.spec.claim_ref is not None:
-        regarding.append(_claim_reference(volume.spec.claim_ref, filled=view.is_hardened))
+    ref = volume.spec.claim_ref
+    if ref is not None:
+        version, kind = CLAIM if view.is_hardened and not ref.kind else (ref.api_version, ref.kind)
+        regarding.append(
+            ObjectReference(kind=kind, name=ref.name, namespace=ref.namespace, uid=ref.uid, api_version=version)
+        )
     return tuple(
         StorageEvent(
             type="Warning",
@@ -92,11 +96,6 @@ def _demotion_events(view: TickView, request: ResourceObjects) -> tuple[StorageE
         )
         for one in regarding
     )
-
-
-def _claim_reference(ref: ClaimRef, *, filled: bool) -> ObjectReference:
-    version, kind = CLAIM if filled and not ref.kind else (ref.api_version, ref.kind)
-    return ObjectReference(kind=kind, name=ref.name, namespace=ref.namespace, uid=ref.uid, api_version=version)
 
 
 def evict_failing(given: TickInput) -> TickResult:
@@ -113,7 +112,7 @@ def evict_failing(given: TickInput) -> TickResult:
     evacuations = _Evacuations(view)
     plans = []
     missing = False
-    for request in view.requests():
+    for request in view.requests:
         if not request.resource.force_io_failures:
             continue
         users = _failing_users(view, request)
@@ -138,7 +137,7 @@ def evict_failing(given: TickInput) -> TickResult:
                     removal
                     for pod in users
                     if not (view.is_hardened and pod.is_terminating)
-                    and (removal := evacuations.removal(pod, related, note)) is not None
+                    and (removal := evacuations.plan_removal(pod, related, note)) is not None
                 ),
             )
         )
@@ -176,7 +175,7 @@ class _Evacuations:
             return self._view.given.memory
         return {"evacuating": self._since} if self._since else None
 
-    def removal(self, pod: PodView, related: ObjectReference | None, note: str) -> PlannedRemoval | None:
+    def plan_removal(self, pod: PodView, related: ObjectReference | None, note: str) -> PlannedRemoval | None:
         """How the pod goes now; ``None``: with its launcher."""
         own, now = self._view.given.own, self._view.given.now
         is_part = own.kubevirt and is_vm_part(pod)
@@ -224,7 +223,7 @@ def set_own_taints(given: TickInput) -> TickResult:
     if view.options.disable_node_taints:
         return TickResult(memory=given.memory)
     lacking = [one.name for one in view.resources if one.quorum == MAJORITY and not one.has_quorum]
-    memory = _times_without_quorum(view, lacking)
+    memory = _lost_quorum_since(view, lacking)
     node = view.nodes.get(view.options.node_name)
     if node is None:
         return TickResult(memory=memory, error="node-missing")
@@ -285,7 +284,7 @@ def set_own_taints(given: TickInput) -> TickResult:
     return TickResult(memory=memory, plans=(plan,))
 
 
-def _times_without_quorum(view: TickView, lacking: list[str]) -> Any:
+def _lost_quorum_since(view: TickView, lacking: list[str]) -> Any:
     """Since when each resource is without quorum."""
     if not view.is_hardened:
         return view.given.memory
@@ -294,7 +293,7 @@ def _times_without_quorum(view: TickView, lacking: list[str]) -> Any:
     return {"withoutQuorum": {name: before.get(name, view.given.now) for name in lacking}} if lacking else None
 
 
-def _asks_nothing(result: TickResult) -> bool:
+def _is_empty(result: TickResult) -> bool:
     return not result.plans and result.error is None
 
 
@@ -304,7 +303,7 @@ SUSPENDED: Final = Decision(
     TickInput,
     TickResult,
     "Which frozen volumes of this node give up their role",
-    _asks_nothing,
+    _is_empty,
     nulls_are_absent=True,
 )
 FORCED_ERRORS_DECISION: Final = Decision(
@@ -313,7 +312,7 @@ FORCED_ERRORS_DECISION: Final = Decision(
     TickInput,
     TickResult,
     "Which pods of this node leave volumes that answer with errors",
-    _asks_nothing,
+    _is_empty,
     nulls_are_absent=True,
 )
 OWN_TAINTS: Final = Decision(
@@ -322,6 +321,6 @@ OWN_TAINTS: Final = Decision(
     TickInput,
     TickResult,
     "Which taints the agent's own node has",
-    _asks_nothing,
+    _is_empty,
     nulls_are_absent=True,
 )

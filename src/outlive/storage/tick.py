@@ -12,9 +12,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.storage.drbd import DrbdResource
-from outlive.storage.kubevirt import VmParts, is_vm_part, vm_volume_reason
 from outlive.storage.mapping import (
     SATELLITE_PODS,
     attachment_keys,
@@ -33,7 +32,10 @@ from outlive.storage.objects import (
     ObjectReference,
     PersistentVolumeView,
     PodView,
+    VmParts,
+    is_vm_part,
     reference_to,
+    vm_volume_reason,
 )
 from outlive.storage.options import AgentOptions, Profile
 
@@ -295,7 +297,7 @@ class ResourceObjects:
         return reference_to(ATTACHMENT, found[0]) if found else None
 
 
-_SHARED: Final = ("resources", "_volumes", "_pods", "attachments_by_volume", "nodes", "pods_by_uid", "_requests")
+_SHARED: Final = ("resources", "_volumes", "_pods", "attachments_by_volume", "nodes", "pods_by_uid", "requests")
 """What a view works out of objects, DRBD and options alone."""
 _last_view: Final[list[TickView]] = []
 """The view of the decision before; none or one."""
@@ -364,7 +366,7 @@ class TickView:
     def attachments_by_volume(self) -> dict[str, list[AttachmentView]]:
         """Name of a persistent volume → its attachments."""
         found: dict[str, list[AttachmentView]] = {}
-        for one in sorted(self.given.cluster.volumeattachments, key=_by_name):
+        for one in sorted(self.given.cluster.volumeattachments, key=_sort_key):
             for keys in attachment_keys(one).values():
                 for key in keys:
                     found.setdefault(key, []).append(one)
@@ -398,12 +400,9 @@ class TickView:
                 found.append(f"{volume.name}: {why}")
         return found
 
+    @cached_property
     def requests(self) -> list[ResourceObjects]:
         """One for each resource that can be decided about. In ``compat`` one with several volumes cannot."""
-        return self._requests
-
-    @cached_property
-    def _requests(self) -> list[ResourceObjects]:
         made = []
         for resource in self.resources:
             volumes = self.volumes_by_resource.get(resource.name, [])
@@ -439,7 +438,7 @@ class TickView:
     def _volumes(self) -> tuple[dict[str, list[PersistentVolumeView]], dict[str, list[PersistentVolumeView]]]:
         by_resource: dict[str, list[PersistentVolumeView]] = {}
         by_claim: dict[str, list[PersistentVolumeView]] = {}
-        for volume in sorted(self.given.cluster.persistentvolumes, key=_by_name):
+        for volume in sorted(self.given.cluster.persistentvolumes, key=_sort_key):
             keys = volume_keys(volume, self.profile)
             for found, names in zip((by_resource, by_claim), keys.values(), strict=True):
                 for name in names:
@@ -451,7 +450,7 @@ class TickView:
         satellites = parse_selector(self.options.satellite_pod_label)
         by_claim: dict[str, list[PodView]] = {}
         by_name: dict[str, list[PodView]] = {}
-        for pod in sorted(self.given.cluster.pods, key=_by_name):
+        for pod in sorted(self.given.cluster.pods, key=_sort_key):
             keys = pod_keys(pod, self.profile, satellites)
             for name in keys[SATELLITE_PODS]:
                 by_name.setdefault(name, []).append(pod)
@@ -466,6 +465,6 @@ def has_taint(node: NodeView, key: str) -> bool:
     return any(one.get("key") == key and one.get("effect") == NO_SCHEDULE for one in node.spec.taints)
 
 
-def _by_name(obj: Any) -> tuple[str, str]:
+def _sort_key(obj: Any) -> tuple[str, str]:
     key: tuple[str, str] = obj.metadata.key
     return key

@@ -3,7 +3,8 @@
 A store never retries a write. ``compare_and_swap`` does what a caller has to do about that: it reads fresh, computes
 the change, writes, and after a conflict or a lost answer reads again and computes the change anew. So ``change`` is
 called any number of times and returns ``None`` once nothing (more) has to be written: a write whose answer was lost
-needs no rule of its own. ``swap`` writes exactly one version that the caller has read.
+needs no rule of its own. ``change_status`` and ``change_spec`` are the same for objects that must exist already.
+``swap`` writes exactly one version that the caller has read.
 
 What is not promised: after ``Unavailable`` a write that was sent may still be applied later.
 """
@@ -12,13 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline
-from outlive.base.errors import AlreadyExists, Conflict, NotFound, Unavailable, Unknown
+from outlive.base import AlreadyExists, Clock, Conflict, NotFound, Unavailable, Unknown, deadline
 from outlive.resources import R
 from outlive.store.contract import Store
 
@@ -36,7 +35,7 @@ Half = Literal["spec", "status"]
 
 
 @contextmanager
-def answered(what: str, limit_s: float = CALL_S) -> Iterator[None]:
+def require_answer(what: str, limit_s: float = CALL_S) -> Iterator[None]:
     """``Unavailable`` if the block, which asks about ``what``, takes longer."""
     try:
         with deadline(limit_s):
@@ -82,13 +81,15 @@ async def compare_and_swap(
     half: Half = "status",
     tries: int = TRIES,
     cache: Callable[[str], R | None] | None = None,
+    note: Callable[..., None] | None = None,
 ) -> R | None:
     """The object as it is after the change, or as it was read where there was nothing to write.
 
     ``change`` gets the object, or ``None`` if there is none, and returns what to write, or ``None`` for nothing; an
     object without a version is created. ``cache`` says what the first try starts from, instead of a read: for objects
-    of which nobody else writes what ``change`` looks at. ``Unavailable`` if the store does not answer, or if others
-    kept changing the object for ``tries`` writes.
+    of which nobody else writes what ``change`` looks at. ``note`` gets what was written, and ``replaced``, the version
+    before it: ``Informer.note``, so that a cache shows the write at once. ``Unavailable`` if the store does not answer,
+    or if others kept changing the object for ``tries`` writes.
     """
     for attempt in range(tries):
         if attempt > 1:
@@ -99,14 +100,46 @@ async def compare_and_swap(
             return found
         try:
             with deadline(CALL_S):
-                if found is None:
-                    return await store.create(wanted)
-                return await _replace(store, wanted, half)
+                written = await (store.create(wanted) if found is None else _replace(store, wanted, half))
         except (AlreadyExists, Conflict, NotFound, Unknown, TimeoutError):
             continue
+        replaced = found.metadata.resource_version if found is not None else ""
+        if note is not None and written.metadata.resource_version != replaced:
+            note(written, replaced=replaced)
+        return written
     raise Unavailable(
         f"{kind.kind()}/{name} could not be changed in {tries} tries", remedy="others keep changing it; try again later"
     )
+
+
+async def change_status(
+    store: Store,
+    kind: type[R],
+    name: str,
+    change: Callable[[R], Any],
+    *,
+    clock: Clock,
+    tries: int = TRIES,
+    cache: Callable[[str], R | None] | None = None,
+) -> R | None:
+    """The object with the status that ``change`` returns for it, or as it was read if that is ``None``; ``None`` if
+    there is no such object. See ``compare_and_swap``."""
+
+    def apply_change(found: R | None) -> R | None:
+        status = change(found) if found is not None else None
+        return None if found is None or status is None else msgspec.structs.replace(found, status=status)
+
+    return await compare_and_swap(store, kind, name, apply_change, clock=clock, tries=tries, cache=cache)
+
+
+async def change_spec(store: Store, kind: type[R], name: str, change: Callable[[R], Any], *, clock: Clock) -> R | None:
+    """The same for the object's spec."""
+
+    def apply_change(found: R | None) -> R | None:
+        spec = change(found) if found is not None else None
+        return None if found is None or spec is None else msgspec.structs.replace(found, spec=spec)
+
+    return await compare_and_swap(store, kind, name, apply_change, clock=clock, half="spec")
 
 
 async def _replace(store: Store, wanted: R, half: Half) -> R:

@@ -14,8 +14,7 @@ from typing import Final, Generic, Protocol
 
 import msgspec
 
-from outlive.base.errors import NotUnderstood
-from outlive.base.logging import get_logger
+from outlive.base import NotUnderstood, get_logger
 from outlive.resources import ObjectRef, R, Resource
 from outlive.store.selectors import Selector
 

@@ -14,21 +14,17 @@ show nothing older than that: it is that view plus some first part of what waits
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from itertools import islice
 from typing import Generic, TypeVar
 
 import msgspec
 
-from outlive.base import limits
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError, Unavailable, Unknown
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
-from outlive.resources import R
-from outlive.store.contract import Change, Delete, Malformed, Reset, Store, Synced, Upsert
-from outlive.store.proxy import StoreProxy
+from outlive.base import Clock, OutliveError, Random, Unavailable, Unknown, get_logger, limits
+from outlive.resources import ObjectRef, R, Resource
+from outlive.store.contract import Change, Delete, Malformed, Page, Reset, Store, Synced, Upsert
 from outlive.store.selectors import Selector
 
 
@@ -109,7 +105,7 @@ class Network:
         self._healed.set()
         self._judge()
 
-    async def healed(self) -> None:
+    async def wait_healed(self) -> None:
         """Wait until it works."""
         await self._healed.wait()
 
@@ -202,9 +198,9 @@ class FaultObservation(Generic[R]):
     async def __anext__(self) -> Change[R]:
         """The next change that gets through."""
         if self._pump is None:
-            if not self._closed and self._undisturbed():
+            if not self._closed and self._is_undisturbed():
                 change = await anext(self._inner)
-                if self._undisturbed():
+                if self._is_undisturbed():
                     self._view.absorb(change)
                     return change
                 self._inbox.changes.append(change)
@@ -218,17 +214,21 @@ class FaultObservation(Generic[R]):
                 self._inbox.moved.clear()
                 await self._inbox.moved.wait()
                 continue
-            await self._held_up()
-            if self._dropped():
+            rates = self._network.rates
+            if self._is_drawn(rates.observer_delay):
+                await self._clock.sleep(self._random.uniform(0.0, rates.observer_delay_max_s))
+            if not self._network.reachable:
+                await self._network.wait_healed()
+            if self._drop_connection():
                 continue
             change = self._inbox.take()
-            if self._hits(self._network.rates.coalesce) and self._superseded(change):
+            if self._is_drawn(self._network.rates.coalesce) and self._is_superseded(change):
                 continue
             self._view.absorb(change)
             return change
         raise StopAsyncIteration
 
-    def _undisturbed(self) -> bool:
+    def _is_undisturbed(self) -> bool:
         """Whether nothing at all goes wrong, so that the inner stream can be read as it is."""
         network = self._network
         return not network.streams_disturbed and self._cuts == network.cuts
@@ -245,60 +245,49 @@ class FaultObservation(Generic[R]):
             await close()
 
     def __del__(self) -> None:
-        """Whoever lets go of the stream without closing it leaves no task behind."""
+        """A caller that drops the stream without closing it leaves no task behind."""
         if self._pump is not None and not self._pump.done() and not self._pump.get_loop().is_closed():
             self._pump.cancel()
 
-    async def _held_up(self) -> None:
-        rates = self._network.rates
-        if self._hits(rates.observer_delay):
-            await self._clock.sleep(self._random.uniform(0.0, rates.observer_delay_max_s))
-        if not self._network.reachable:
-            await self._network.healed()
-
-    def _dropped(self) -> bool:
+    def _drop_connection(self) -> bool:
         """Drop the connection if that is drawn, or if it was cut: a listing replaces part of what waits."""
         cut = self._cuts != self._network.cuts
-        if not (cut or self._hits(self._network.rates.drop)):
+        if not (cut or self._is_drawn(self._network.rates.drop)):
             return False
-        moments = self._listable()
-        if not moments:
-            return False
-        self._cuts = self._network.cuts
-        stale = self._hits(self._network.rates.stale_relist)
-        for _ in range(self._random.choice(moments) if stale else moments[-1]):
-            self._view.absorb(self._inbox.take())
-        objects = sorted(self._view.objects.items())
-        self._relist = deque([Reset(), *(Upsert(obj) for _, obj in objects), Synced()])
-        return True
-
-    def _listable(self) -> list[int]:
-        """After how many of the waiting changes the view would be whole, and not in the middle of a listing."""
+        # after how many of the waiting changes the view would be whole, and not in the middle of a listing
         listing = self._view.listing
         moments = [] if listing else [0]
         for count, change in enumerate(self._inbox.changes, start=1):
             listing = not isinstance(change, Synced) and (listing or isinstance(change, Reset))
             if not listing:
                 moments.append(count)
-        return moments
+        if not moments:
+            return False
+        self._cuts = self._network.cuts
+        stale = self._is_drawn(self._network.rates.stale_relist)
+        for _ in range(self._random.choice(moments) if stale else moments[-1]):
+            self._view.absorb(self._inbox.take())
+        objects = sorted(self._view.objects.items())
+        self._relist = deque([Reset(), *(Upsert(obj) for _, obj in objects), Synced()])
+        return True
 
-    def _superseded(self, change: Change[R]) -> bool:
+    def _is_superseded(self, change: Change[R]) -> bool:
         """Whether a later state of the same object waits, within the same listing."""
-        name = _name(change)
+        name = _object_name(change)
         if name is None:
             return False
         for later in islice(self._inbox.changes, COALESCE_REACH):
             if isinstance(later, Synced | Reset):
                 return False
-            if _name(later) == name:
+            if _object_name(later) == name:
                 return True
         return False
 
-    def _hits(self, rate: float) -> bool:
+    def _is_drawn(self, rate: float) -> bool:
         return rate > 0 and self._random.random() < rate
 
 
-def _name(change: Change[R]) -> str | None:
+def _object_name(change: Change[R]) -> str | None:
     match change:
         case Upsert(obj):
             return obj.metadata.key
@@ -314,6 +303,52 @@ LATE_TASK = "store.faults.late"
 """Name of the task of a write that arrives after its caller was answered ``Unknown``."""
 LATE_WRITES = 1_000
 """Writes that may be on their way after their caller was answered ``Unknown``; beyond it they are dropped."""
+
+
+class StoreProxy(ABC):
+    """Calls of ``Store`` but ``observe``, each through ``_read`` or ``_write``, which give it the store behind."""
+
+    @abstractmethod
+    async def _read(self, call: Callable[[Store], Awaitable[T]]) -> T: ...
+
+    @abstractmethod
+    async def _write(self, call: Callable[[Store], Awaitable[T]]) -> T: ...
+
+    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
+        """As the store behind."""
+        return await self._read(lambda store: store.get(kind, name, fresh=fresh))
+
+    async def list(
+        self, kind: type[R], *, selector: Selector | None = None, limit: int = 500, token: str = ""
+    ) -> Page[R]:
+        """As the store behind."""
+        return await self._read(lambda store: store.list(kind, selector=selector, limit=limit, token=token))
+
+    async def create(self, obj: R) -> R:
+        """As the store behind."""
+        return await self._write(lambda store: store.create(obj))
+
+    async def replace(self, obj: R) -> R:
+        """As the store behind."""
+        return await self._write(lambda store: store.replace(obj))
+
+    async def replace_status(self, obj: R) -> R:
+        """As the store behind."""
+        return await self._write(lambda store: store.replace_status(obj))
+
+    async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "") -> None:
+        """As the store behind."""
+        await self._write(lambda store: store.delete(ref, uid=uid, version=version))
+
+    async def patch_metadata(
+        self,
+        ref: ObjectRef,
+        *,
+        labels: Mapping[str, str | None] | None = None,
+        annotations: Mapping[str, str | None] | None = None,
+    ) -> Resource:
+        """As the store behind."""
+        return await self._write(lambda store: store.patch_metadata(ref, labels=labels, annotations=annotations))
 
 
 class FaultStore(StoreProxy):
@@ -360,7 +395,7 @@ class FaultStore(StoreProxy):
     async def _read(self, call: Callable[[Store], Awaitable[T]]) -> T:
         await self._travel()
         answer = await call(self._inner)
-        await self._delayed()
+        await self._delay_call()
         if not self.network.reachable:
             raise Unavailable("the network to the store is cut")
         return answer
@@ -369,38 +404,34 @@ class FaultStore(StoreProxy):
         await self._travel()
         rates, draw = self.network.rates, self._random.random()
         if draw < rates.lose_dropped:
-            await self._delayed()
+            await self._delay_call()
             raise Unknown("the answer was lost")
         if draw < rates.lose_dropped + rates.lose_late:
-            self._later(call)
+            self._late = [task for task in self._late if not task.done()]
+            if len(self._late) < LATE_WRITES:
+                wait_s = self._random.uniform(0.0, rates.late_max_s)
+                self._late.append(asyncio.create_task(self._arrive(call, wait_s), name=LATE_TASK))
             raise Unknown("the answer was lost")
         answer = await call(self._inner)
-        await self._delayed()
+        await self._delay_call()
         if draw < rates.lose_dropped + rates.lose_late + rates.lose_applied or not self.network.reachable:
             raise Unknown("the answer was lost")
         return answer
 
     async def _travel(self) -> None:
         """The way to the store."""
-        await self._delayed()
+        await self._delay_call()
         if not self.network.reachable:
             raise Unavailable("the network to the store is cut")
-        if self._hits(self.network.rates.refuse):
+        if self._is_drawn(self.network.rates.refuse):
             raise Unavailable("the store refused the call")
 
-    async def _delayed(self) -> None:
-        if self._hits(self.network.rates.delay):
+    async def _delay_call(self) -> None:
+        if self._is_drawn(self.network.rates.delay):
             await self._clock.sleep(self._random.uniform(0.0, self.network.rates.delay_max_s))
 
-    def _hits(self, rate: float) -> bool:
+    def _is_drawn(self, rate: float) -> bool:
         return rate > 0 and self._random.random() < rate
-
-    def _later(self, call: Callable[[Store], Awaitable[object]]) -> None:
-        """Apply after the caller was answered ``Unknown``."""
-        self._late = [task for task in self._late if not task.done()]
-        if len(self._late) < LATE_WRITES:
-            wait_s = self._random.uniform(0.0, self.network.rates.late_max_s)
-            self._late.append(asyncio.create_task(self._arrive(call, wait_s), name=LATE_TASK))
 
     async def _arrive(self, call: Callable[[Store], Awaitable[object]], wait_s: float) -> None:
         await self._clock.sleep(wait_s)

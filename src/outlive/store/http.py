@@ -20,13 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import Forbidden, Unavailable, Unknown
-from outlive.base.logging import get_logger, global_request_id
-from outlive.base.random import Random
+from outlive.base import Clock, Forbidden, Random, Unavailable, Unknown, get_logger, global_request_id
 from outlive.resources import R
 from outlive.store.contract import Change
-from outlive.store.http_answers import change_of, decoded, lines_of, refusal
+from outlive.store.http_answers import change_of, decode_answer, error_of_answer, lines_of
 from outlive.store.rest import RequestCredentials, RestStore
 from outlive.store.tls import shown_address, split_addresses
 
@@ -85,28 +82,28 @@ class HttpStore(RestStore):
 
     async def question(self, path: str, parameters: Mapping[str, str] | None = None) -> Any:
         """What the server answers about itself at a path such as ``/faults``; ``NotFound`` where it knows none."""
-        return decoded(Any, await self._call("GET", path, parameters))
+        return decode_answer(Any, await self._call("GET", path, parameters))
 
     async def command(self, path: str, body: Any) -> Any:
         """Have the server do something at a path that is no resource; ``NotFound`` where it knows none."""
-        return decoded(Any, await self._call("POST", path, body=msgspec.json.encode(body)))
+        return decode_answer(Any, await self._call("POST", path, body=msgspec.json.encode(body)))
 
     async def download(self, path: str, sink: Callable[[bytes], object]) -> None:
         """Have ``sink`` take the body of an answer part by part, however long it is; errors as for other calls."""
         from outlive.store.http_session import read_answer
 
-        headers, tls = await self._credentials()
-        async with self._opened().watch(self._url(path), headers, tls, DOWNLOAD_SILENCE_S) as answer:
+        headers, tls = await self._request_credentials()
+        async with self._open_session().watch(self._build_url(path), headers, tls, DOWNLOAD_SILENCE_S) as answer:
             if not 200 <= answer.status < 300:
-                raise refusal(answer.status, await read_answer(answer), writing=False)
+                raise error_of_answer(answer.status, await read_answer(answer), writing=False)
             async for part in answer.content.iter_any():
                 sink(part)
 
     async def exchange(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """The status and body of any answer, for protocols with errors of their own; ``Unavailable``, ``Unknown``."""
-        sent = await self._credentials()
+        sent = await self._request_credentials()
         headers = dict(sent.headers) if body is None else {**sent.headers, "Content-Type": "application/json"}
-        return await self._connected().call(method, self._url(path), headers, body, sent.tls)
+        return await self._get_calls().call(method, self._build_url(path), headers, body, sent.tls)
 
     def use_token(self, token: str, former: str = "") -> None:
         """Send this token from now on, and what was the token before it where a server does not know it."""
@@ -149,16 +146,16 @@ class HttpStore(RestStore):
             self._server = self._addresses[(self._addresses.index(server) + 1) % len(self._addresses)]
             _log.warning("store.http.next_server", left=shown_address(server), now=shown_address(self._server), why=why)
 
-    async def _credentials(self) -> RequestCredentials:
+    async def _request_credentials(self) -> RequestCredentials:
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         if global_request_id():
             headers["X-Global-Request-Id"] = global_request_id()
         return RequestCredentials(headers, self._tls)
 
     async def _renew_credentials(self, refused: RequestCredentials) -> bool:
-        return self._other_token(refused.headers["Authorization"].removeprefix("Bearer "))
+        return self._change_token(refused.headers["Authorization"].removeprefix("Bearer "))
 
-    def _other_token(self, refused: str) -> bool:
+    def _change_token(self, refused: str) -> bool:
         """After a refusal of a token: whether another one is to be sent, because it changed, or is the former one."""
         if refused != self._token:
             return True
@@ -195,16 +192,16 @@ class HttpStore(RestStore):
         self, kind: type[R], path: str, selector: Mapping[str, str]
     ) -> AsyncGenerator[Change[R], None]:
         token = self._token
-        headers, tls = await self._credentials()
-        url = self._url(path, {**WATCH_PARAMETERS, **selector})
+        headers, tls = await self._request_credentials()
+        url = self._build_url(path, {**WATCH_PARAMETERS, **selector})
         try:
-            async with self._opened().watch(url, headers, tls, self._silence_s) as answer:
+            async with self._open_session().watch(url, headers, tls, self._silence_s) as answer:
                 if answer.status != 200:
-                    if answer.status == 401 and self._other_token(token):
+                    if answer.status == 401 and self._change_token(token):
                         raise Unavailable("the token has changed", remedy="observe again")
                     from outlive.store.http_session import read_answer
 
-                    raise refusal(answer.status, await read_answer(answer), writing=False)
+                    raise error_of_answer(answer.status, await read_answer(answer), writing=False)
                 async for line in lines_of(answer.content):
                     change = change_of(kind, line)
                     if change is not None:

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
-from outlive.base import errors, limits
-from outlive.base.errors import NotUnderstood, OutliveError, Unavailable, Unknown
-from outlive.resources import R
-from outlive.resources.codec import decode
+from outlive.base import NotUnderstood, OutliveError, Unavailable, Unknown, errors, limits
+from outlive.resources import R, decode
 from outlive.store.contract import Change, Delete, Malformed, Synced, Upsert
-from outlive.store.tables import understood
+from outlive.store.tables import decode_stored
 
 if TYPE_CHECKING:
     import aiohttp
@@ -50,27 +48,27 @@ _BY_STATUS: Final[dict[int, type[OutliveError]]] = {
 """Errors by status, for an answer that has no such word: something between us and the server gave it."""
 
 
-class _Details(msgspec.Struct, frozen=True):
+class _ErrorDetails(msgspec.Struct, frozen=True):
     code: str = ""
     message: str = ""
     place: str = ""
     remedy: str = ""
 
 
-class _Status(msgspec.Struct, frozen=True):
+class _ErrorStatus(msgspec.Struct, frozen=True):
     """An error below ``/apis``, in the form of Kubernetes, or of another path, whose ``code`` is the stable word."""
 
     message: str = ""
-    details: _Details | None = None
+    details: _ErrorDetails | None = None
     code: str | int = ""
     place: str = ""
     remedy: str = ""
 
     @property
-    def error_details(self) -> _Details:
+    def error_details(self) -> _ErrorDetails:
         if self.details is not None:
             return self.details
-        return _Details(self.code if isinstance(self.code, str) else "", self.message, self.place, self.remedy)
+        return _ErrorDetails(self.code if isinstance(self.code, str) else "", self.message, self.place, self.remedy)
 
 
 class ListMetadata(msgspec.Struct, frozen=True):
@@ -101,13 +99,13 @@ class _Bookmark(msgspec.Struct, frozen=True):
     metadata: _BookmarkMetadata = _BookmarkMetadata()
 
 
-class Expired(errors.Unavailable):
+class WatchExpired(errors.Unavailable):
     """The server cannot continue this watch; a new one can begin."""
 
     code = "expired"
 
 
-def decoded(kind: type[Any], raw: bytes) -> Any:
+def decode_answer(kind: type[Any], raw: bytes) -> Any:
     """The document of an answer; ``Unavailable`` for one that is not understood."""
     try:
         return msgspec.json.decode(raw, type=kind)
@@ -115,7 +113,7 @@ def decoded(kind: type[Any], raw: bytes) -> Any:
         raise Unavailable(f"the server's answer is not understood: {error}", remedy="is it Outlive's?") from None
 
 
-def object_of(kind: type[R], raw: bytes | msgspec.Raw, *, writing: bool) -> R:
+def decode_object(kind: type[R], raw: bytes | msgspec.Raw, *, writing: bool) -> R:
     """The object of an answer. One that is not understood leaves the outcome of a write open."""
     try:
         return decode(kind, bytes(raw))
@@ -139,20 +137,20 @@ async def lines_of(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 def change_of(kind: type[R], line: bytes) -> Change[R] | None:
     """What a line of a watch says; ``None`` for a sign of life."""
-    return change_of_line(kind, cast("WatchLine", decoded(WatchLine, line)), refusal)
+    return change_of_line(kind, cast("WatchLine", decode_answer(WatchLine, line)), error_of_answer)
 
 
 def change_of_line(kind: type[R], line: WatchLine, error_of: Callable[..., OutliveError]) -> Change[R] | None:
     """The same of one that was read; ``error_of`` makes an error of a status, a body, and whether it was a write."""
     match line.type:
         case "ADDED" | "MODIFIED":
-            found = understood(kind, line.object)
+            found = decode_stored(kind, line.object)
             return found if isinstance(found, Malformed) else Upsert(found)
         case "DELETED":
-            last = understood(kind, line.object)
+            last = decode_stored(kind, line.object)
             return Delete(last.ref, None if isinstance(last, Malformed) else last)
         case "BOOKMARK":
-            annotations = cast("_Bookmark", decoded(_Bookmark, line.object)).metadata.annotations
+            annotations = cast("_Bookmark", decode_answer(_Bookmark, line.object)).metadata.annotations
             return Synced() if annotations.get("k8s.io/initial-events-end") == "true" else None
         case "ERROR":
             raise error_of(0, bytes(line.object), writing=False)
@@ -160,14 +158,14 @@ def change_of_line(kind: type[R], line: WatchLine, error_of: Callable[..., Outli
             raise Unavailable(f"an event of type {other[:40]!r} in a watch", remedy="is the server newer than this?")
 
 
-def refusal(status: int, raw: bytes, *, writing: bool) -> OutliveError:
+def error_of_answer(status: int, raw: bytes, *, writing: bool) -> OutliveError:
     """The error that an answer stands for."""
     try:
-        body = msgspec.json.decode(raw, type=_Status)
+        body = msgspec.json.decode(raw, type=_ErrorStatus)
     except msgspec.DecodeError:
-        body = _Status(message=raw[: limits.ERROR_BODY_BYTES].decode("utf-8", "replace").strip())
+        body = _ErrorStatus(message=raw[: limits.ERROR_BODY_BYTES].decode("utf-8", "replace").strip())
     code = body.error_details.code
-    kind = _BY_CODE.get(code) or (Expired if code == "expired" else None)
+    kind = _BY_CODE.get(code) or (WatchExpired if code == "expired" else None)
     if kind is None:
         if status not in _BY_STATUS:
             text = f"the server answered {status}: {body.message[:200]}"
@@ -189,17 +187,17 @@ class Remedies(NamedTuple):
     not_reached: str = "is 'outlive up' running there?"
 
 
-def not_believed(error: object, base: str, remedies: Remedies = Remedies()) -> Unavailable:
+def untrusted_error(error: object, base: str, remedies: Remedies = Remedies()) -> Unavailable:
     """The server could not prove who it is; nothing was sent."""
     return Unavailable(f"{base} is not believed: {error}", remedy=remedies.not_believed)
 
 
-def not_reached(error: object, base: str, remedies: Remedies = Remedies()) -> Unavailable:
+def unreachable_error(error: object, base: str, remedies: Remedies = Remedies()) -> Unavailable:
     """No connection was opened; nothing was sent."""
     return Unavailable(f"{base} cannot be reached: {error}", remedy=remedies.not_reached)
 
 
-def lost(error: Exception, base: str, *, writing: bool) -> OutliveError:
+def connection_error(error: Exception, base: str, *, writing: bool) -> OutliveError:
     """What a connection means that ended before its answer: a write was perhaps applied."""
     text = f"the connection to {base} was lost: {str(error) or type(error).__name__}"
     if writing:

@@ -15,9 +15,14 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput, LimitExceeded
-from outlive.store.http_answers import ANSWER_BYTES, ANSWER_SECONDS, lost, not_believed, not_reached
+from outlive.base import BadInput, Clock, LimitExceeded
+from outlive.store.http_answers import (
+    ANSWER_BYTES,
+    ANSWER_SECONDS,
+    connection_error,
+    unreachable_error,
+    untrusted_error,
+)
 
 CONNECT_SECONDS: Final = 10.0
 """How long a connection may take to open."""
@@ -69,14 +74,14 @@ class BriefCalls:
     ) -> tuple[int, bytes]:
         """The status and body of any answer; ``Unavailable``, for writes ``Unknown`` if it may have been applied."""
         request = _request(method, url, headers, body)
-        connection = await self._kept_connection(url) or await self._open(url, tls)
+        connection = await self._reuse_connection(url) or await self._open(url, tls)
         again = False
         try:
             connection.writer.write(request)
             async with asyncio.timeout(self._within_s):
                 status, answer, again = await self._read(connection.reader)
         except (OSError, EOFError, httptools.HttpParserError) as error:
-            raise lost(error, self._base, writing=method != "GET") from error
+            raise connection_error(error, self._base, writing=method != "GET") from error
         finally:
             if again and len(self._idle) < IDLE_CONNECTIONS:
                 self._idle.append(connection._replace(idle_since=self._clock.monotonic()))
@@ -90,12 +95,12 @@ class BriefCalls:
         for connection in idle:
             await _end(connection)
 
-    async def _kept_connection(self, url: str) -> _Connection | None:
+    async def _reuse_connection(self, url: str) -> _Connection | None:
         """An idle connection to the same server that both sides still keep."""
         while self._idle:
             connection = self._idle.pop()
             fresh = self._clock.monotonic() - connection.idle_since < KEEP_ALIVE_SECONDS
-            if fresh and connection.origin == _origin(url) and not connection.reader.at_eof():
+            if fresh and connection.origin == _server_origin(url) and not connection.reader.at_eof():
                 return connection
             await _end(connection)
         return None
@@ -114,14 +119,14 @@ class BriefCalls:
                     happy_eyeballs_delay=NEXT_ADDRESS_SECONDS,
                 )
         except ssl.SSLError as error:
-            raise not_believed(error, self._base) from error
+            raise untrusted_error(error, self._base) from error
         except OSError as error:
-            raise not_reached(str(error) or "no answer in time", self._base) from error
-        return _Connection(reader, writer, _origin(url))
+            raise unreachable_error(str(error) or "no answer in time", self._base) from error
+        return _Connection(reader, writer, _server_origin(url))
 
     async def _read(self, reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
         """Status, body, and whether the connection can be used again."""
-        answer = _Answer()
+        answer = _ParsedAnswer()
         parser = answer.parser
         while not answer.complete:
             data = await reader.read(READ_BYTES)
@@ -145,7 +150,7 @@ async def _end(connection: _Connection) -> None:
             await connection.writer.wait_closed()
 
 
-class _Answer:
+class _ParsedAnswer:
     """What the parser finds in an answer."""
 
     def __init__(self) -> None:
@@ -176,7 +181,7 @@ class _Answer:
         self.complete, self.keep_alive = True, self.parser.should_keep_alive()
 
 
-def _origin(url: str) -> tuple[str, str]:
+def _server_origin(url: str) -> tuple[str, str]:
     """Scheme and address of the server."""
     parts = urlsplit(url)
     return parts.scheme, parts.netloc.rpartition("@")[2]
@@ -185,7 +190,7 @@ def _origin(url: str) -> tuple[str, str]:
 def _request(method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
     parts = urlsplit(url)
     target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-    sent = [("Host", _origin(url)[1]), *headers.items()]
+    sent = [("Host", _server_origin(url)[1]), *headers.items()]
     if body is not None or method != "GET":
         sent.append(("Content-Length", str(len(body or b""))))
     for name, value in sent:

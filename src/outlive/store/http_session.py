@@ -12,8 +12,15 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
-from outlive.base.errors import LimitExceeded, OutliveError
-from outlive.store.http_answers import ANSWER_BYTES, ANSWER_SECONDS, Remedies, lost, not_believed, not_reached
+from outlive.base import LimitExceeded, OutliveError
+from outlive.store.http_answers import (
+    ANSWER_BYTES,
+    ANSWER_SECONDS,
+    Remedies,
+    connection_error,
+    unreachable_error,
+    untrusted_error,
+)
 from outlive.store.http_calls import CONNECT_SECONDS, KEEP_ALIVE_SECONDS, READ_BYTES
 
 CONNECTIONS: Final = 64
@@ -47,7 +54,7 @@ class HttpSession:
     ) -> tuple[int, bytes]:
         """The status and body of any answer; ``Unavailable``, for writes ``Unknown`` if it may have been applied."""
         try:
-            async with self._opened().request(
+            async with self._open_session().request(
                 method,
                 URL(url, encoded=True),
                 data=body,
@@ -67,7 +74,7 @@ class HttpSession:
         timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=silence_s)
         trusted = tls if tls is not None else True
         try:
-            async with self._opened().get(
+            async with self._open_session().get(
                 URL(url, encoded=True), headers=headers, timeout=timeout, ssl=trusted
             ) as answer:
                 try:
@@ -90,7 +97,7 @@ class HttpSession:
         for _ in range(CLOSING_TURNS):
             await asyncio.sleep(0)
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
@@ -108,10 +115,10 @@ class HttpSession:
     def _error_of(self, error: Exception, *, writing: bool) -> OutliveError:
         """What a failing connection means: certainly not applied, or perhaps."""
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-            return not_believed(getattr(error, "certificate_error", error), self._base, self._remedies)
+            return untrusted_error(getattr(error, "certificate_error", error), self._base, self._remedies)
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL):
-            return not_reached(error, self._base, self._remedies)
-        return lost(error, self._base, writing=writing)
+            return unreachable_error(error, self._base, self._remedies)
+        return connection_error(error, self._base, writing=writing)
 
 
 def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:

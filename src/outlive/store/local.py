@@ -13,19 +13,15 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from outlive.base import limits
-from outlive.base.clock import Clock, Instant
-from outlive.base.errors import Invalid, NotFound, NotUnderstood, Unavailable
-from outlive.base.ids import Ids
-from outlive.resources import KINDS, ObjectRef, R, Resource
-from outlive.resources.conversions import stored_version
+from outlive.base import Clock, Ids, Instant, Invalid, NotFound, NotUnderstood, Unavailable, limits
+from outlive.resources import KINDS, ObjectRef, R, Resource, stored_version
 from outlive.store import rules
 from outlive.store.contract import MALFORMED, Malformed, Page
-from outlive.store.observers import INDEXED, Observation, Observers, wanted_label
+from outlive.store.observers import INDEXED, Observers, ObserverStream, find_label
 from outlive.store.selectors import Selector
-from outlive.store.tables import Batch, StoreUsage, Tables, Write, labels_of, understood
+from outlive.store.tables import StoreUsage, Tables, Write, WriteBatch, decode_stored, labels_of
 
-Judge = Callable[[Batch], Write]
+Judge = Callable[[WriteBatch], Write]
 """Judges one write on top of a batch; raises if it is refused, and changes nothing."""
 
 
@@ -44,7 +40,7 @@ class LocalStore(abc.ABC):
         self._observers = Observers(self._tables)
         self._closed = False
         self.write_failure = ""
-        """Why the last write could not be kept, whoever sent it; empty while writes are kept."""
+        """Why the last write of any sender could not be kept; empty while writes are kept."""
         self.written_at: Instant | None = None
         """When a write last counted; ``None``: none since it was opened."""
         self.incarnation = ""
@@ -58,20 +54,22 @@ class LocalStore(abc.ABC):
     def __len__(self) -> int:
         return len(self._tables)
 
-    def near_quotas(self, share: float) -> tuple[str, ...]:
+    def find_near_quotas(self, share: float) -> tuple[str, ...]:
         """What takes at least this share of its quota, each in a few words."""
         uses = [("all kinds", StoreUsage(len(self), self._tables.size_bytes), sys.maxsize, limits.STORED_BYTES)]
         for name, table in self._tables:
             plural, quota = self._tables.kinds[name].info.plural, self._tables.kinds[name].info.quota
-            uses.append((plural, table.use, *quota.most()))
-            uses += [(f"{plural} of {owner}", use, *quota.most(shared=True)) for owner, use in table.owners()]
+            uses.append((plural, table.use, *quota.get_limits()))
+            uses += [
+                (f"{plural} of {owner}", use, *quota.get_limits(shared=True)) for owner, use in table.list_owners()
+            ]
         return tuple(
             f"{what} ({use.objects} with {use.size_bytes // 2**20} MiB)"
             for what, use, most, most_bytes in uses
             if use.objects >= share * most or use.size_bytes >= share * most_bytes
         )
 
-    def uses(self) -> dict[str, tuple[int, int]]:
+    def usage_by_kind(self) -> dict[str, tuple[int, int]]:
         """Objects and bytes by the plural of their kind."""
         tables = self._tables
         return {tables.kinds[name].info.plural: (table.use.objects, table.use.size_bytes) for name, table in tables}
@@ -80,10 +78,10 @@ class LocalStore(abc.ABC):
         """The object; ``NotFound``. Always linearizable."""
         await asyncio.sleep(0)
         self._check_open()
-        raw = self._tables.table(kind).get(name)
+        raw = self._tables.table_of(kind).get(name)
         if raw is None:
-            raise rules.not_found(kind, name)
-        found = understood(kind, raw)
+            raise rules.build_not_found_error(kind, name)
+        found = decode_stored(kind, raw)
         if isinstance(found, Malformed):
             raise NotUnderstood(f"{kind.kind()}/{name} is not understood: {found.why}", remedy=MALFORMED)
         return found
@@ -102,18 +100,18 @@ class LocalStore(abc.ABC):
         limit = min(limit, 10 * limits.PAGE_OBJECTS)
         items: list[R] = []
         malformed: list[Malformed] = []
-        wanted = wanted_label(selector)
+        wanted = find_label(selector)
         label = wanted if wanted is not None and wanted[0] in INDEXED else None
         while True:
             await asyncio.sleep(0)
             self._check_open()
-            table = self._tables.table(kind)
-            rows = table.after(token, limits.YIELD_OBJECTS, label)
+            table = self._tables.table_of(kind)
+            rows = table.list_after(token, limits.YIELD_OBJECTS, label)
             for key, raw in rows:
                 if selector is None or selector.matches(labels_of(raw)):
                     if len(items) + len(malformed) == limit:
                         return Page(tuple(items), token, tuple(malformed))
-                    found = understood(kind, raw)
+                    found = decode_stored(kind, raw)
                     if isinstance(found, Malformed):
                         malformed.append(found)
                     else:
@@ -122,7 +120,7 @@ class LocalStore(abc.ABC):
             if len(rows) < limits.YIELD_OBJECTS:
                 return Page(tuple(items), malformed=tuple(malformed))
 
-    def observe(self, kind: type[R], *, selector: Selector | None = None) -> Observation[R]:
+    def observe(self, kind: type[R], *, selector: Selector | None = None) -> ObserverStream[R]:
         """Lists as of now, says ``Synced``, then follows."""
         self._check_open()
         return self._observers.observe(kind, selector)
@@ -147,7 +145,7 @@ class LocalStore(abc.ABC):
 
     async def rewrite(self, kind: type[Resource]) -> None:
         """Store every object of the kind in the version of this release; one that is stored in it stays."""
-        for key, stored in self._tables.table(kind).snapshot():
+        for key, stored in self._tables.table_of(kind).list_all():
             if stored_version(stored) == kind.info.version:
                 continue
             with contextlib.suppress(NotFound):
@@ -174,7 +172,7 @@ class LocalStore(abc.ABC):
     async def _submit(self, judge: Judge) -> Resource:
         """Judge a write, make it count, and return its answer."""
 
-    def _count(self, batch: Batch) -> None:
+    def _count(self, batch: WriteBatch) -> None:
         """The batch counts: show it to readers and observers."""
         self._tables.apply(batch)
         self.written_at = self._clock.now()

@@ -11,12 +11,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.ids import Ids
-from outlive.resources import KINDS, Resource
-from outlive.resources.codec import encode
+from outlive.base import Clock, Ids
+from outlive.resources import KINDS, Resource, encode
 from outlive.store.local import Judge, LocalStore
-from outlive.store.tables import Batch
+from outlive.store.tables import WriteBatch
 
 
 class MemoryStore(LocalStore):
@@ -27,7 +25,7 @@ class MemoryStore(LocalStore):
 
     def __init__(self, clock: Clock, ids: Ids, *, kinds: Mapping[str, type[Resource]] = KINDS) -> None:
         super().__init__(clock, ids, kinds=kinds)
-        self.incarnation = ids.uuid()
+        self.incarnation = ids.new_uuid()
 
     def load(self, objects: Iterable[Resource]) -> None:
         """Take objects over as they are, uids and versions included, before anybody reads or observes.
@@ -36,12 +34,12 @@ class MemoryStore(LocalStore):
         """
         tables: dict[str, dict[str, bytes]] = {kind: {} for kind in self._tables.kinds}
         for obj in objects:
-            self._tables.known(type(obj))
+            self._tables.check_kind(type(obj))
             meta = obj.metadata
             version = meta.resource_version or "1"
             if version.isdecimal():
                 self._tables.revision = max(self._tables.revision, int(version))
-            meta = msgspec.structs.replace(meta, uid=meta.uid or self._ids.uuid(), resource_version=version)
+            meta = msgspec.structs.replace(meta, uid=meta.uid or self._ids.new_uuid(), resource_version=version)
             tables[obj.kind()][meta.name] = encode(msgspec.structs.replace(obj, metadata=meta))
         self.load_documents(tables)
 
@@ -56,7 +54,7 @@ class MemoryStore(LocalStore):
         """A write counts as soon as it is judged."""
         await asyncio.sleep(0)
         self._check_open()
-        batch = Batch(self._tables)
+        batch = WriteBatch(self._tables)
         write = judge(batch)
         batch.add(write)
         self._count(batch)

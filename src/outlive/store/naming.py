@@ -13,11 +13,18 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base import limits
-from outlive.base.errors import BadInput, Forbidden, Invalid, NotFound
-from outlive.base.phrases import listing
-from outlive.resources import CommittedResource, Coverage, Flavor, Hypervisor, ProjectQuota, R, Resource, VirtualMachine
-from outlive.resources.meta import check_name
+from outlive.base import BadInput, Forbidden, Invalid, NotFound, join_parts, limits
+from outlive.resources import (
+    CommittedResource,
+    Coverage,
+    Flavor,
+    Hypervisor,
+    ProjectQuota,
+    R,
+    Resource,
+    VirtualMachine,
+    check_name,
+)
 from outlive.store.access import read
 from outlive.store.contract import Store, list_all
 
@@ -59,7 +66,7 @@ def names_of(item: Resource) -> ObjectNames:
     return ObjectNames(item.name)
 
 
-def matching(items: Iterable[ObjectNames], name: str, projects: Collection[str] = ()) -> list[ObjectNames]:
+def find_named(items: Iterable[ObjectNames], name: str, projects: Collection[str] = ()) -> list[ObjectNames]:
     """All of that display name, or of that id in one of the projects, at most ``MATCHES``."""
     found = list[ObjectNames]()
     for one in items:
@@ -71,7 +78,7 @@ def matching(items: Iterable[ObjectNames], name: str, projects: Collection[str] 
     return found
 
 
-def beginning(items: Iterable[ObjectNames], prefix: str) -> list[ObjectNames]:
+def find_by_prefix(items: Iterable[ObjectNames], prefix: str) -> list[ObjectNames]:
     """All whose id or display name begins with that, in any case of letters, at most ``MATCHES``."""
     found, start = list[ObjectNames](), prefix.casefold()
     for one in items:
@@ -82,25 +89,25 @@ def beginning(items: Iterable[ObjectNames], prefix: str) -> list[ObjectNames]:
     return found
 
 
-def the_only(found: Collection[ObjectNames], text: str, kind: str, *, remedy: str) -> ObjectNames:
+def require_one(found: Collection[ObjectNames], text: str, kind: str, *, remedy: str) -> ObjectNames:
     """The one that was found; ``NotFound`` for none, ``BadInput`` names the candidates where there are several."""
     if not found:
         raise NotFound(f"there is no {kind} {text[:80]!r}", remedy=remedy)
     if len(found) > 1:
-        candidates = listing(sorted(one.text for one in found), most=SHOWN)
+        candidates = join_parts(sorted(one.text for one in found), most=SHOWN)
         raise BadInput(f"{text[:80]!r} is the name of several: {candidates}", remedy="name one by project/name, or id")
     return next(iter(found))
 
 
-def choose(items: Collection[ObjectNames], text: str, kind: str, *, remedy: str) -> ObjectNames:
+def choose_named(items: Collection[ObjectNames], text: str, kind: str, *, remedy: str) -> ObjectNames:
     """The same among objects that are all here: by id, by display name, by ``project/name``."""
     if same := [one for one in items if one.id == text]:
         return same[0]
-    found = matching(items, text)
+    found = find_named(items, text)
     if not found and "/" in text:
         project, _, name = text.partition("/")
-        found = matching(items, name, (project,))
-    return the_only(found, text, kind, remedy=remedy)
+        found = find_named(items, name, (project,))
+    return require_one(found, text, kind, remedy=remedy)
 
 
 async def find(store: Store, kind: type[R], text: str) -> R:
@@ -109,15 +116,18 @@ async def find(store: Store, kind: type[R], text: str) -> R:
         return found
     remedy = "see outlive vm list" if kind is VirtualMachine else f"see outlive get {kind.info.plural}"
     if kind not in (VirtualMachine, CommittedResource, Flavor, Coverage):
-        near = difflib.get_close_matches(text, await _first_names(store, kind), n=1)
+        names = [one.name for one in (await store.list(kind, limit=limits.PAGE_OBJECTS)).items]
+        near = difflib.get_close_matches(text, names, n=1)
         raise NotFound(
             f"there is no {kind.kind()} {text[:80]!r}", remedy=f"did you mean {near[0]}? {remedy}" if near else remedy
         )
-    candidates = await _candidates(store, kind, text)
+    candidates = await _find_candidates(store, kind, text)
     if not candidates and "/" in text:
         project, _, name = text.partition("/")
-        candidates = await _candidates(store, kind, name, await _project_ids(store, project))
-    one = the_only(candidates, text, "VM" if kind is VirtualMachine else kind.kind(), remedy=remedy)
+        quotas = [one.spec async for one in list_all(store, ProjectQuota)]
+        projects = frozenset({project, *(one.project_id for one in quotas if one.project_name == project)})
+        candidates = await _find_candidates(store, kind, name, projects)
+    one = require_one(candidates, text, "VM" if kind is VirtualMachine else kind.kind(), remedy=remedy)
     return await store.get(kind, one.id, fresh=True)
 
 
@@ -162,27 +172,23 @@ def is_object_name(text: str) -> bool:
     return True
 
 
-async def complete(store: Store, kind: type[Resource], prefix: str) -> list[str]:
+async def complete_name(store: Store, kind: type[Resource], prefix: str) -> list[str]:
     """Names that begin so, display names too, at most ``MATCHES``. Errors of the store."""
     found = await _ask(store, kind, {"prefix": prefix}) if kind in (VirtualMachine, Hypervisor) else None
     if found is None:
-        found = beginning(map(names_of, (await store.list(kind, limit=limits.PAGE_OBJECTS)).items), prefix)
+        found = find_by_prefix(map(names_of, (await store.list(kind, limit=limits.PAGE_OBJECTS)).items), prefix)
     names = [name for one in found for name in (one.name, one.id) if name.casefold().startswith(prefix.casefold())]
     return list(dict.fromkeys(filter(None, names)))[:MATCHES]
 
 
-async def _first_names(store: Store, kind: type[Resource]) -> list[str]:
-    return [one.name for one in (await store.list(kind, limit=limits.PAGE_OBJECTS)).items]
-
-
-async def _candidates(
+async def _find_candidates(
     store: Store, kind: type[Resource], name: str, projects: frozenset[str] = frozenset()
 ) -> list[ObjectNames]:
     parameters = {"name": name, **({"projects": ",".join(sorted(projects))} if projects else {})}
     found = await _ask(store, kind, parameters) if kind is VirtualMachine else None
     if found is not None:
         return found
-    return matching([names_of(one) async for one in list_all(store, kind)], name, projects)
+    return find_named([names_of(one) async for one in list_all(store, kind)], name, projects)
 
 
 async def _ask(store: Store, kind: type[Resource], parameters: dict[str, str]) -> list[ObjectNames] | None:
@@ -196,9 +202,3 @@ async def _ask(store: Store, kind: type[Resource], parameters: dict[str, str]) -
     except (NotFound, Forbidden):
         return None
     return msgspec.convert(answer, list[ObjectNames])
-
-
-async def _project_ids(store: Store, project: str) -> frozenset[str]:
-    """The ids of a project that is called by its id or its name."""
-    quotas = [one.spec async for one in list_all(store, ProjectQuota)]
-    return frozenset({project, *(one.project_id for one in quotas if one.project_name == project)})

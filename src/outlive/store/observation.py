@@ -19,7 +19,7 @@ class StreamObservation(Generic[R]):
         self._failure: BaseException | None = None
         self._closed = False
         self._task = asyncio.create_task(self._read(changes), name="observation")
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(self._handle_end)
 
     @property
     def ended(self) -> bool:
@@ -62,7 +62,7 @@ class StreamObservation(Generic[R]):
             async for change in changes:
                 await self._queue.put(change)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _handle_end(self, task: asyncio.Task[None]) -> None:
         failure = None if task.cancelled() else task.exception()
         if failure is not None:
             self._failure = failure

@@ -2,7 +2,7 @@
 
 The listing is taken as encoded rows in one step (some milliseconds) and decoded little by little, so that a
 hundred thousand objects neither hold up the event loop nor mix with changes that come meanwhile. Changes wait
-in a bounded queue; whoever is too slow for it gets ``Reset`` and a new listing. Changes are given to observers
+in a bounded queue; an observer that is too slow for it gets ``Reset`` and a new listing. Changes are given to observers
 in the order of the writes; nothing is coalesced here, though the contract would allow it.
 """
 
@@ -14,25 +14,24 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final, Generic, cast
 
-from outlive.base import limits
-from outlive.base.errors import Unavailable
+from outlive.base import Unavailable, limits
 from outlive.resources import HOST_LABEL, SHARES_LABEL, R, Resource
 from outlive.store.contract import Change, Delete, Malformed, Reset, Synced, Upsert
 from outlive.store.selectors import Selector
-from outlive.store.tables import Tables, Write, labels_of, understood
+from outlive.store.tables import Tables, Write, decode_stored, labels_of
 
 INDEXED: Final = (HOST_LABEL, SHARES_LABEL)
 """Labels by which listings are looked up: thousands of hosts begin at once, each with a listing of its own."""
 
 
-class Observation(Generic[R]):
+class ObserverStream(Generic[R]):
     """One observer's stream. For one task at a time; a cancelled wait loses nothing."""
 
     def __init__(self, tables: Tables, kind: type[R], selector: Selector | None, *, queue: int) -> None:
         self._tables = tables
         self._kind = kind
         self._selector = selector
-        wanted = wanted_label(selector)
+        wanted = find_label(selector)
         self._needle = b"" if wanted is None else f'"{wanted[0]}":"{wanted[1]}"'.encode()
         """What the encoding of every object that is selected contains."""
         self._limit = queue
@@ -46,7 +45,7 @@ class Observation(Generic[R]):
         self._delivered = 0
         self._begin()
 
-    def __aiter__(self) -> Observation[R]:
+    def __aiter__(self) -> ObserverStream[R]:
         return self
 
     async def __anext__(self) -> Change[R]:
@@ -63,7 +62,7 @@ class Observation(Generic[R]):
                 self._begin()
                 return Reset()
             if not self._synced:
-                change = self._listed()
+                change = self._next_listed()
                 if change is not None:
                     return change
                 await asyncio.sleep(0)
@@ -73,7 +72,7 @@ class Observation(Generic[R]):
                 await self._wait()
 
     async def aclose(self) -> None:
-        """Stop; whoever waits for a change sees the end of the stream."""
+        """Stop; a caller that waits for a change sees the end of the stream."""
         self._closed = True
         self._queue.clear()
         self._listing = iter(())
@@ -88,7 +87,7 @@ class Observation(Generic[R]):
         """Take one applied write in."""
         if self._overflowed:
             return
-        change = self._seen(write)
+        change = self._change_of(write)
         if change is None:
             return
         if len(self._queue) >= self._limit:
@@ -112,17 +111,17 @@ class Observation(Generic[R]):
     def _begin(self) -> None:
         """Take the listing of this moment; every change from now on comes after it."""
         self._queue.clear()
-        table, wanted = self._tables.table(self._kind), wanted_label(self._selector)
+        table, wanted = self._tables.table_of(self._kind), find_label(self._selector)
         indexed = wanted is not None and wanted[0] in INDEXED
-        self._listing = table.labelled(*wanted) if wanted and indexed else table.snapshot()
+        self._listing = table.list_labelled(*wanted) if wanted and indexed else table.list_all()
         self._synced = False
         self._overflowed = False
 
-    def _listed(self) -> Change[R] | None:
+    def _next_listed(self) -> Change[R] | None:
         """The next of the listing, or ``Synced`` after it; ``None`` if it is time to let others run."""
         for passed, (_, raw) in enumerate(self._listing, 1):
             if self._selector is None or (self._needle in raw and self._selector.matches(labels_of(raw))):
-                found = understood(self._kind, raw)
+                found = decode_stored(self._kind, raw)
                 return found if isinstance(found, Malformed) else Upsert(found)
             if passed == limits.YIELD_OBJECTS:
                 return None
@@ -130,7 +129,7 @@ class Observation(Generic[R]):
         self._synced = True
         return Synced()
 
-    def _seen(self, write: Write) -> Change[R] | None:
+    def _change_of(self, write: Write) -> Change[R] | None:
         """What this observer sees of the write: an object that stops matching is gone for it."""
         before: Any = write.before
         after: Any = write.after
@@ -155,7 +154,7 @@ class Observation(Generic[R]):
             self._wake.set_result(None)
 
 
-def wanted_label(selector: Selector | None) -> tuple[str, str] | None:
+def find_label(selector: Selector | None) -> tuple[str, str] | None:
     """A label and the one value of it that the selector asks for; ``None`` if it asks for no such thing."""
     for term in selector.terms if selector is not None else ():
         if term.op == "in" and len(term.values) == 1:
@@ -163,7 +162,7 @@ def wanted_label(selector: Selector | None) -> tuple[str, str] | None:
     return None
 
 
-_Watching = list[tuple[int, "weakref.ref[Observation[Resource]]"]]
+_Watching = list[tuple[int, "weakref.ref[ObserverStream[Resource]]"]]
 """Observations with the order in which they began."""
 _ByLabel = dict[tuple[str, str] | None, _Watching]
 """Wanted label and value (or none) → observations."""
@@ -188,12 +187,12 @@ class Observers:
         selector: Selector | None,
         *,
         queue: int = limits.OBSERVER_QUEUE,
-    ) -> Observation[R]:
+    ) -> ObserverStream[R]:
         """A new stream that begins with a listing of this moment."""
-        observation = Observation(self._tables, kind, selector, queue=queue)
-        watching = self._all.setdefault(kind.kind(), {}).setdefault(wanted_label(selector), [])
+        observation = ObserverStream(self._tables, kind, selector, queue=queue)
+        watching = self._all.setdefault(kind.kind(), {}).setdefault(find_label(selector), [])
         self._begun += 1
-        watching.append((self._begun, weakref.ref(cast("Observation[Resource]", observation))))
+        watching.append((self._begun, weakref.ref(cast("ObserverStream[Resource]", observation))))
         return observation
 
     def publish(self, write: Write) -> None:
@@ -201,7 +200,7 @@ class Observers:
         by_label = self._all.get(write.kind.kind())
         if not by_label:
             return
-        concerned = self._living_at(by_label, None)
+        concerned = self._find_listening(by_label, None)
         if len(by_label) > 1 or None not in by_label:
             places: dict[tuple[str, str], None] = {}
             for obj in (write.before, write.after):
@@ -209,14 +208,16 @@ class Observers:
                     places.update(dict.fromkeys(obj.metadata.labels.items()))
             for place in places:
                 if place in by_label:
-                    concerned += self._living_at(by_label, place)
-            concerned.sort(key=_order)
+                    concerned += self._find_listening(by_label, place)
+            concerned.sort(key=_order_key)
         for _, observation in concerned:
             if observation.wants:
                 observation.offer(write)
 
     @staticmethod
-    def _living_at(by_label: _ByLabel, place: tuple[str, str] | None) -> list[tuple[int, Observation[Resource]]]:
+    def _find_listening(
+        by_label: _ByLabel, place: tuple[str, str] | None
+    ) -> list[tuple[int, ObserverStream[Resource]]]:
         """Those that are registered there and still listen, in the order of their begin; forget the others."""
         watching = by_label.get(place, ())
         living = [(begun, one) for begun, reference in watching if (one := reference()) is not None and one.wants]
@@ -229,21 +230,21 @@ class Observers:
 
     def relist(self) -> None:
         """Let all streams begin again: the tables were exchanged."""
-        for observation in self._living():
+        for observation in self._live_observations():
             observation.relist()
 
     def fail(self, why: str) -> None:
         """End all streams with ``Unavailable``."""
-        for observation in self._living():
+        for observation in self._live_observations():
             observation.fail(why)
         self._all.clear()
 
-    def _living(self) -> list[Observation[Resource]]:
+    def _live_observations(self) -> list[ObserverStream[Resource]]:
         """All observations that somebody holds, in the order of their begin."""
         everybody = [each for by_label in self._all.values() for watching in by_label.values() for each in watching]
-        found = (reference() for _, reference in sorted(everybody, key=_order))
+        found = (reference() for _, reference in sorted(everybody, key=_order_key))
         return [one for one in found if one is not None]
 
 
-def _order(each: tuple[int, object]) -> int:
+def _order_key(each: tuple[int, object]) -> int:
     return each[0]

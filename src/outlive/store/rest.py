@@ -4,7 +4,7 @@ What cannot be known is not guessed. A connection that was refused means ``Unava
 answer that got lost means ``Unknown`` for a write and ``Unavailable`` for a read. Nothing is ever sent twice,
 not even by the HTTP library (docs/reference/http-api.md#client).
 
-A subclass says who it is (``_headers``, ``_has_new_credentials``), what an error means (``_refusal``), and how
+A subclass says who it is (``_headers``, ``_has_new_credentials``), what an error means (``_error_of``), and how
 a kind is followed over one connection (``_follow_once``).
 """
 
@@ -21,19 +21,15 @@ from urllib.parse import quote
 
 import msgspec
 
-from outlive.base import limits
-from outlive.base.clock import Clock
-from outlive.base.errors import Conflict, Invalid, OutliveError, Unavailable, Unknown
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
+from outlive.base import Clock, Conflict, Invalid, OutliveError, Random, Unavailable, Unknown, get_logger, limits
 from outlive.resources import KINDS, ObjectRef, R, Resource
 from outlive.resources.foreign import ForeignResource
 from outlive.store.contract import Change, Malformed, Page, Reset, Synced
-from outlive.store.http_answers import ANSWER_SECONDS, ListPage, Remedies, decoded, object_of, refusal
+from outlive.store.http_answers import ANSWER_SECONDS, ListPage, Remedies, decode_answer, decode_object, error_of_answer
 from outlive.store.observation import StreamObservation
-from outlive.store.rules import check_has_status, check_replaceable, encode_object, kind_of, not_found
+from outlive.store.rules import build_not_found_error, check_has_status, check_replaceable, encode_object, kind_of
 from outlive.store.selectors import Selector
-from outlive.store.tables import understood
+from outlive.store.tables import decode_stored
 
 if TYPE_CHECKING:
     from outlive.store.http_calls import HttpCalls
@@ -92,8 +88,8 @@ class RestStore(abc.ABC):
 
     async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """The object; ``NotFound``."""
-        raw = await self._call("GET", self._path(kind, name), self._read_parameters(fresh))
-        return object_of(kind, raw, writing=False)
+        raw = await self._call("GET", self._resource_path(kind, name), self._read_parameters(fresh))
+        return decode_object(kind, raw, writing=False)
 
     async def list(
         self,
@@ -111,12 +107,12 @@ class RestStore(abc.ABC):
             parameters["continue"] = token
         if selector is not None and selector.terms:
             parameters["labelSelector"] = str(selector)
-        raw = await self._call("GET", self._path(kind), parameters)
-        page = decoded(ListPage, raw)
+        raw = await self._call("GET", self._resource_path(kind), parameters)
+        page = decode_answer(ListPage, raw)
         items: list[R] = []
         malformed: list[Malformed] = []
         for number, item in enumerate(page.items, 1):
-            found = understood(kind, item)
+            found = decode_stored(kind, item)
             if isinstance(found, Malformed):
                 malformed.append(found)
             else:
@@ -129,8 +125,8 @@ class RestStore(abc.ABC):
         """Write a new object; ``AlreadyExists`` if the name is taken."""
         kind = type(obj)
         _check_written_whole(kind)
-        raw = await self._call("POST", self._path(kind), body=self._body(obj))
-        return object_of(kind, raw, writing=True)
+        raw = await self._call("POST", self._resource_path(kind), body=self._encode_body(obj))
+        return decode_object(kind, raw, writing=True)
 
     async def replace(self, obj: R) -> R:
         """Compare-and-swap of everything but the status half."""
@@ -145,8 +141,8 @@ class RestStore(abc.ABC):
         check_replaceable(obj)
         kind = type(obj)
         _check_written_whole(kind)
-        path = self._path(kind, obj.metadata.key) + half
-        return object_of(kind, await self._call("PUT", path, body=self._body(obj)), writing=True)
+        path = self._resource_path(kind, obj.metadata.key) + half
+        return decode_object(kind, await self._call("PUT", path, body=self._encode_body(obj)), writing=True)
 
     async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "", orphan: bool = False) -> None:
         """Delete, or mark where there are finalizers. ``orphan``: a host also though it has VMs."""
@@ -172,13 +168,13 @@ class RestStore(abc.ABC):
             metadata["uid"] = ref.uid
         body = msgspec.json.encode({"metadata": metadata})
         raw = await self._call("PATCH", self._path_of(ref), body=body, content_type=MERGE_PATCH)
-        return object_of(kind_of(ref), raw, writing=True)
+        return decode_object(kind_of(ref), raw, writing=True)
 
     def observe(self, kind: type[R], *, selector: Selector | None = None) -> StreamObservation[R]:
         """Lists, says ``Synced``, then follows, over any number of connections."""
-        path = self._path(kind)
+        path = self._resource_path(kind)
         if self._closed:
-            raise _closed()
+            raise _closed_error()
         chosen = {"labelSelector": str(selector)} if selector is not None and selector.terms else {}
         observation: StreamObservation[R] = StreamObservation(
             self._follow(kind, path, chosen), AHEAD_PAGES * self.page_objects
@@ -192,7 +188,7 @@ class RestStore(abc.ABC):
         self._closed = True
         observations, self._observations = self._observations, []
         for observation in observations:
-            await observation.fail(_closed())
+            await observation.fail(_closed_error())
         for open_calls in (self._calls, self._session):
             if open_calls is not None:
                 await open_calls.close()
@@ -214,14 +210,14 @@ class RestStore(abc.ABC):
                     raise
                 why = str(error)
             yield Reset()
-            wait = self._random.backoff(failures, PAUSE_LEAST_SECONDS, self.pause_most_s)
+            wait = self._random.backoff_seconds(failures, PAUSE_LEAST_SECONDS, self.pause_most_s)
             _log.info("store.http.reset", kind=kind.kind(), why=why, retry_s=round(wait, 3))
             await self._clock.sleep(wait)
 
     # What a subclass says
 
     @abc.abstractmethod
-    async def _credentials(self) -> RequestCredentials:
+    async def _request_credentials(self) -> RequestCredentials:
         """What the next request is sent with."""
 
     @abc.abstractmethod
@@ -236,11 +232,11 @@ class RestStore(abc.ABC):
         """Of a read of one object."""
         return {}
 
-    def _refusal(self, status: int, raw: bytes, *, writing: bool) -> OutliveError:
+    def _error_of(self, status: int, raw: bytes, *, writing: bool) -> OutliveError:
         """The error that an answer means."""
-        return refusal(status, raw, writing=writing)
+        return error_of_answer(status, raw, writing=writing)
 
-    def _body(self, obj: Resource) -> bytes:
+    def _encode_body(self, obj: Resource) -> bytes:
         """The document of a write; ``Invalid`` for one that no store takes."""
         return encode_object(obj)
 
@@ -255,38 +251,40 @@ class RestStore(abc.ABC):
     ) -> bytes:
         """The body of a successful answer; any other raises."""
         for _ in range(2):
-            sent = await self._credentials()
+            sent = await self._request_credentials()
             headers = cast("dict[str, str]", copy(sent.headers))  # of the same type: some headers may be repeated
             if body is not None:
                 headers["Content-Type"] = content_type
-            status, raw = await self._connected().call(method, self._url(path, parameters), headers, body, sent.tls)
+            status, raw = await self._get_calls().call(
+                method, self._build_url(path, parameters), headers, body, sent.tls
+            )
             if status != 401 or not await self._renew_credentials(sent):  # what is refused was not applied
                 break
         if not 200 <= status < 300:
-            raise self._refusal(status, raw, writing=method != "GET")
+            raise self._error_of(status, raw, writing=method != "GET")
         return raw
 
-    def _connected(self) -> HttpCalls:
+    def _get_calls(self) -> HttpCalls:
         """What sends requests."""
         if self._closed:
-            raise _closed()
-        return self._calls if self._calls is not None else self._opened()
+            raise _closed_error()
+        return self._calls if self._calls is not None else self._open_session()
 
-    def _opened(self) -> HttpSession:
+    def _open_session(self) -> HttpSession:
         """The connections of watches, and of requests where nothing else was given for these."""
         if self._closed:
-            raise _closed()
+            raise _closed_error()
         if self._session is None:
             from outlive.store.http_session import HttpSession
 
             self._session = HttpSession(self._server, self.connections, self.remedies, self.answer_s)
         return self._session
 
-    def _url(self, path: str, parameters: Mapping[str, str] | None = None) -> str:
+    def _build_url(self, path: str, parameters: Mapping[str, str] | None = None) -> str:
         query = "&".join(f"{name}={quote(value, safe='')}" for name, value in (parameters or {}).items())
         return f"{self._server}{path}{f'?{query}' if query else ''}"
 
-    def _path(self, kind: type[Resource], key: str | None = None) -> str:
+    def _resource_path(self, kind: type[Resource], key: str | None = None) -> str:
         """Of the kind, or of one of its objects; ``Invalid`` for a kind that the server does not serve, ``NotFound``
         for a key that no object has."""
         if not self._serves(kind):
@@ -300,7 +298,7 @@ class RestStore(abc.ABC):
             return f"{root}/{info.plural}"
         parts = key.split("/")
         if len(parts) != 1 + info.namespaced or not {"", ".", ".."}.isdisjoint(parts):
-            raise not_found(kind, key)
+            raise build_not_found_error(kind, key)
         namespace = f"/namespaces/{quote(parts[0], safe='')}" if info.namespaced else ""
         return f"{root}{namespace}/{info.plural}/{quote(parts[-1], safe='')}"
 
@@ -309,7 +307,7 @@ class RestStore(abc.ABC):
         return KINDS.get(kind.kind()) is kind
 
     def _path_of(self, ref: ObjectRef) -> str:
-        return self._path(kind_of(ref), ref.key)
+        return self._resource_path(kind_of(ref), ref.key)
 
 
 def _check_written_whole(kind: type[Resource]) -> None:
@@ -320,5 +318,5 @@ def _check_written_whole(kind: type[Resource]) -> None:
         )
 
 
-def _closed() -> Unavailable:
+def _closed_error() -> Unavailable:
     return Unavailable("the store was closed", remedy="open it again")

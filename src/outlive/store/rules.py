@@ -1,6 +1,6 @@
 """What each write does to one object: the rules that every backend enforces, as functions of data.
 
-Each function judges one write on top of a ``Batch`` and returns what it would do, or raises; nothing is
+Each function judges one write on top of a ``WriteBatch`` and returns what it would do, or raises; nothing is
 changed. The rules are those of docs/reference/store.md#writes. What is not here: durability, observers,
 and who the writer is (``outlive.api.auth``).
 """
@@ -13,10 +13,18 @@ from typing import Any, cast
 
 import msgspec
 
-from outlive.base import limits
-from outlive.base.clock import Instant, as_datetime
-from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, LimitExceeded, NotFound
-from outlive.base.ids import Ids
+from outlive.base import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    Ids,
+    Instant,
+    Invalid,
+    LimitExceeded,
+    NotFound,
+    as_datetime,
+    limits,
+)
 from outlive.resources import (
     GROUP,
     HOST_LABEL,
@@ -25,13 +33,17 @@ from outlive.resources import (
     ObjectRef,
     R,
     Resource,
+    check_lists,
     check_name,
+    check_numbers,
+    check_object,
+    check_size,
+    check_version,
+    decode,
+    encode,
     find_kind,
 )
-from outlive.resources.codec import check_numbers, check_size, decode, encode
-from outlive.resources.list_limits import check_lists
-from outlive.resources.meta import check_object, check_version
-from outlive.store.tables import Batch, Write, owner_of
+from outlive.store.tables import Write, WriteBatch, owner_of
 
 _replace = msgspec.structs.replace
 _SUFFIX_LENGTH = 5
@@ -43,44 +55,44 @@ def status_of(obj: Resource) -> Any:
     return cast("Any", obj).status
 
 
-def create(batch: Batch, obj: R, *, ids: Ids, now: Instant) -> Write:
+def create(batch: WriteBatch, obj: R, *, ids: Ids, now: Instant) -> Write:
     """A new object of generation 1; what the caller says of the status half is dropped."""
     kind = type(obj)
-    batch.tables.known(kind)
+    batch.tables.check_kind(kind)
     meta = obj.metadata
     if meta.resource_version:
         raise Invalid(
-            f"{_called(obj)} has resourceVersion {meta.resource_version!r}",
+            f"{_display_name(obj)} has resourceVersion {meta.resource_version!r}",
             place="metadata.resourceVersion",
             remedy="leave it out when creating",
         )
-    name = meta.name or _generated(batch, kind, meta, ids)
+    name = meta.name or _generate_name(batch, kind, meta, ids)
     draft = _replace(
         obj,
         metadata=_replace(
             meta,
             name=name,
-            uid=ids.uuid(),
+            uid=ids.new_uuid(),
             generation=1,
             creation_timestamp=as_datetime(now),
             deletion_timestamp=None,
         ),
     )
     if kind.has_status():
-        draft = _with_status(draft, _default_status(kind))
-    if batch.raw(kind, name) is not None:
+        draft = _replace_status(draft, _default_status(kind))
+    if batch.find_raw(kind, name) is not None:
         raise AlreadyExists(f"{kind.kind()}/{name} exists already", remedy="choose another name, or replace it")
     return _accept(batch, name, None, draft)
 
 
-def replace(batch: Batch, obj: R) -> Write:
+def replace(batch: WriteBatch, obj: R) -> Write:
     """Compare-and-swap of labels, annotations, finalizers and spec, or of the whole document."""
-    current, key = _swapped(batch, obj)
+    current, key = _find_swapped(batch, obj)
     old, wanted = current.metadata, obj.metadata
     meta = _replace(old, labels=wanted.labels, annotations=wanted.annotations, finalizers=wanted.finalizers)
     draft = _replace(obj, metadata=meta)
     if type(obj).has_status():
-        draft = _with_status(draft, status_of(current))
+        draft = _replace_status(draft, status_of(current))
     if _replace(draft, metadata=old) != current:
         draft = _replace(draft, metadata=_replace(meta, generation=old.generation + 1))
     write = _accept(batch, key, current, draft)
@@ -90,25 +102,25 @@ def replace(batch: Batch, obj: R) -> Write:
     added = sorted(set(after.finalizers) - set(old.finalizers))
     if added:
         raise Invalid(
-            f"{_called(current)} is being deleted; finalizers {added} cannot be added",
+            f"{_display_name(current)} is being deleted; finalizers {added} cannot be added",
             place="metadata.finalizers",
             remedy="only remove finalizers",
         )
     return write if after.finalizers else Write(write.kind, key, current, None, None, write.answer)
 
 
-def replace_status(batch: Batch, obj: R) -> Write:
+def replace_status(batch: WriteBatch, obj: R) -> Write:
     """Compare-and-swap of the status half."""
     check_has_status(type(obj))
-    current, key = _swapped(batch, obj)
-    return _accept(batch, key, current, _with_status(current, status_of(obj)))
+    current, key = _find_swapped(batch, obj)
+    return _accept(batch, key, current, _replace_status(current, status_of(obj)))
 
 
-def delete(batch: Batch, ref: ObjectRef, *, uid: str, version: str, now: Instant) -> Write:
+def delete(batch: WriteBatch, ref: ObjectRef, *, uid: str, version: str, now: Instant) -> Write:
     """Remove, or mark where there are finalizers. Deleting what is marked already changes nothing."""
-    current, key = _referred(batch, ref, uid)
+    current, key = _resolve_reference(batch, ref, uid)
     if version and current.metadata.resource_version != version:
-        raise _conflict(current, f"has version {current.metadata.resource_version}, not {version}")
+        raise _conflict_error(current, f"has version {current.metadata.resource_version}, not {version}")
     meta = current.metadata
     if not meta.finalizers:
         return Write(type(current), key, current, None, None, current)
@@ -119,7 +131,7 @@ def delete(batch: Batch, ref: ObjectRef, *, uid: str, version: str, now: Instant
 
 
 def patch_metadata(
-    batch: Batch,
+    batch: WriteBatch,
     ref: ObjectRef,
     *,
     labels: Mapping[str, str | None],
@@ -128,20 +140,20 @@ def patch_metadata(
     """Set or (with ``None``) remove labels and annotations, where the kind allows that without a version."""
     kind = batch.tables.kind_of(ref)
     check_metadata_patch(kind, ref, labels)
-    current, key = _referred(batch, ref, "")
+    current, key = _resolve_reference(batch, ref, "")
     meta = _replace(
         current.metadata,
-        labels=_merged(current.metadata.labels, labels),
-        annotations=_merged(current.metadata.annotations, annotations),
+        labels=_merge_patch(current.metadata.labels, labels),
+        annotations=_merge_patch(current.metadata.annotations, annotations),
     )
     return _accept(batch, key, current, _replace(current, metadata=meta))
 
 
-def rewrite(batch: Batch, kind: type[Resource], key: str) -> Write:
+def rewrite(batch: WriteBatch, kind: type[Resource], key: str) -> Write:
     """The object as it is, stored in the version of this release."""
     before = batch.find(kind, key)
     if before is None:
-        raise not_found(kind, key)
+        raise build_not_found_error(kind, key)
     after = _replace(before, metadata=_replace(before.metadata, resource_version=batch.next_version()))
     return Write(kind, key, before, after, encode(after), after)
 
@@ -165,35 +177,35 @@ def check_metadata_patch(kind: type[Resource], ref: ObjectRef, labels: Mapping[s
         )
 
 
-def _merged(old: dict[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
+def _merge_patch(old: dict[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
     merged = {key: value for key, value in old.items() if patch.get(key, value) is not None}
     return merged | {key: value for key, value in patch.items() if value is not None}
 
 
-def _generated(batch: Batch, kind: type[Resource], meta: ObjectMeta, ids: Ids) -> str:
+def _generate_name(batch: WriteBatch, kind: type[Resource], meta: ObjectMeta, ids: Ids) -> str:
     if not meta.generate_name:
-        raise _nameless(kind)
+        raise _nameless_error(kind)
     name = ""
     for _ in range(limits.GENERATE_NAME_TRIES):
-        name = meta.generate_name[:_NAME_BASE_LIMIT] + ids.suffix(_SUFFIX_LENGTH)
+        name = meta.generate_name[:_NAME_BASE_LIMIT] + ids.new_suffix(_SUFFIX_LENGTH)
         check_name(name)
-        if batch.raw(kind, name) is None:
+        if batch.find_raw(kind, name) is None:
             return name
     raise AlreadyExists(f"{kind.kind()}/{name} exists already", remedy="try again, or choose another generateName")
 
 
-def _swapped(batch: Batch, obj: R) -> tuple[R, str]:
+def _find_swapped(batch: WriteBatch, obj: R) -> tuple[R, str]:
     """The current object that a compare-and-swap replaces, and its key."""
     meta = obj.metadata
-    batch.tables.known(type(obj))
+    batch.tables.check_kind(type(obj))
     check_version(obj)
     check_replaceable(obj)
     key = meta.name
-    current = _found(batch, type(obj), key)
+    current = _require_object(batch, type(obj), key)
     if current.metadata.uid != meta.uid:
-        raise _conflict(current, "is another object of the same name")
+        raise _conflict_error(current, "is another object of the same name")
     if current.metadata.resource_version != meta.resource_version:
-        raise _conflict(current, f"has version {current.metadata.resource_version}, not {meta.resource_version}")
+        raise _conflict_error(current, f"has version {current.metadata.resource_version}, not {meta.resource_version}")
     return current, key
 
 
@@ -202,7 +214,7 @@ def check_replaceable(obj: Resource) -> None:
     meta = obj.metadata
     if not meta.uid or not meta.resource_version:
         raise Invalid(
-            f"{_called(obj)} is replaced without {'uid' if not meta.uid else 'resourceVersion'}",
+            f"{_display_name(obj)} is replaced without {'uid' if not meta.uid else 'resourceVersion'}",
             place="metadata",
             remedy="read the object first and send back its uid and resourceVersion",
         )
@@ -214,26 +226,26 @@ def check_has_status(kind: type[Resource]) -> None:
         raise Invalid(f"{kind.kind()} has no status of its own", remedy="use replace: it is one document")
 
 
-def _referred(batch: Batch, ref: ObjectRef, uid: str) -> tuple[Resource, str]:
+def _resolve_reference(batch: WriteBatch, ref: ObjectRef, uid: str) -> tuple[Resource, str]:
     """The current object that a reference names. A uid in the reference counts like one given beside it."""
     kind = batch.tables.kind_of(ref)
     if ref.cluster:
         raise Invalid(f"{ref.kind}/{ref.name} is in cluster {ref.cluster!r}, not here", place="cluster")
     key = ref.key
-    current = _found(batch, kind, key)
+    current = _require_object(batch, kind, key)
     if any(wanted and wanted != current.metadata.uid for wanted in (uid, ref.uid)):
-        raise _conflict(current, "is another object of the same name")
+        raise _conflict_error(current, "is another object of the same name")
     return current, key
 
 
-def _found(batch: Batch, kind: type[R], key: str) -> R:
+def _require_object(batch: WriteBatch, kind: type[R], key: str) -> R:
     found = batch.find(kind, key)
     if found is None:
-        raise not_found(kind, key)
+        raise build_not_found_error(kind, key)
     return found
 
 
-def not_found(kind: type[Resource], key: str) -> NotFound:
+def build_not_found_error(kind: type[Resource], key: str) -> NotFound:
     """The error for an object that is not there."""
     info = kind.info
     if info.group == GROUP:
@@ -241,11 +253,11 @@ def not_found(kind: type[Resource], key: str) -> NotFound:
     return NotFound(f"{kind.kind()}/{key} of {info.api_version} is not there", remedy=f"see kubectl get {info.plural}")
 
 
-def _conflict(current: Resource, how: str) -> Conflict:
-    return Conflict(f"{_called(current)} {how}", remedy="read it again and repeat")
+def _conflict_error(current: Resource, how: str) -> Conflict:
+    return Conflict(f"{_display_name(current)} {how}", remedy="read it again and repeat")
 
 
-def _called(obj: Resource) -> str:
+def _display_name(obj: Resource) -> str:
     return f"{obj.kind()}/{obj.metadata.name or obj.metadata.generate_name}"
 
 
@@ -254,22 +266,22 @@ def _default_status(kind: type[Resource]) -> Any:
     return next(field.default for field in msgspec.structs.fields(kind) if field.name == "status")
 
 
-def _with_status(obj: R, status: Any) -> R:
+def _replace_status(obj: R, status: Any) -> R:
     return _replace(obj, status=status)
 
 
-def _accept(batch: Batch, key: str, before: R | None, draft: R) -> Write:
+def _accept(batch: WriteBatch, key: str, before: R | None, draft: R) -> Write:
     """The draft as a write: checked, of the right types throughout, and with a new version unless nothing changed."""
     kind = type(draft)
     meta = draft.metadata
     draft = _replace(draft, metadata=_replace(meta, resource_version=batch.next_version()))
     raw = encode_checked(draft)
-    _check_quota(batch, kind, key, raw, goes_on=before is not None and _goes_on(before, draft))
+    _check_quota(batch, kind, key, raw, goes_on=before is not None and _is_no_change(before, draft))
     after = decode(kind, raw)
     check_lists(before, after)
-    if before is not None and _same(before, after):
+    if before is not None and _is_same(before, after):
         return Write(kind, key, before, before, None, before)
-    if before is None or not _same_words(before.metadata, after.metadata):
+    if before is None or not _is_same_metadata(before.metadata, after.metadata):
         check_object(after)
     return Write(kind, key, before, after, raw, after)
 
@@ -279,14 +291,16 @@ def encode_object(obj: Resource) -> bytes:
     try:
         return encode(obj)
     except (TypeError, ValueError, OverflowError) as error:
-        raise Invalid(f"{_called(obj)} has no JSON form: {error}", remedy="see docs/reference/resources.md") from None
+        raise Invalid(
+            f"{_display_name(obj)} has no JSON form: {error}", remedy="see docs/reference/resources.md"
+        ) from None
 
 
 def encode_checked(obj: Resource) -> bytes:
     """Its JSON; ``Invalid`` for one that is too large, or has a number that others do not read."""
     raw = encode_object(obj)
     check_size(raw, obj.metadata.name)
-    check_numbers(raw, _called(obj))
+    check_numbers(raw, _display_name(obj))
     return raw
 
 
@@ -296,7 +310,7 @@ def check_document(obj: Resource) -> None:
     meta = obj.metadata
     if not meta.name:
         if not meta.generate_name:
-            raise _nameless(type(obj))
+            raise _nameless_error(type(obj))
         obj = _replace(obj, metadata=_replace(meta, name=meta.generate_name[:_NAME_BASE_LIMIT] + "x" * _SUFFIX_LENGTH))
     check_lists(None, obj)
     check_object(obj)
@@ -316,17 +330,17 @@ def kind_of(ref: ObjectRef) -> type[Resource]:
     return kind
 
 
-def _nameless(kind: type[Resource]) -> Invalid:
+def _nameless_error(kind: type[Resource]) -> Invalid:
     return Invalid(f"{kind.kind()} has no name", place="metadata.name", remedy="give name or generateName")
 
 
-def _check_quota(batch: Batch, kind: type[Resource], key: str, raw: bytes, *, goes_on: bool) -> None:
+def _check_quota(batch: WriteBatch, kind: type[Resource], key: str, raw: bytes, *, goes_on: bool) -> None:
     """``LimitExceeded`` for a write that makes a kind, or what one owner has of it, more than its quota.
 
     ``goes_on``: such a write may take ``QUOTA_RESERVE`` more bytes, so that who fills a kind with new objects does not
     stop the safety protocol, which says of those that are there where they run.
     """
-    quota, before = kind.info.quota, batch.raw(kind, key)
+    quota, before = kind.info.quota, batch.find_raw(kind, key)
     objects, size_bytes = int(before is None), len(raw) - len(before or b"")
     if not objects and size_bytes <= 0:
         return
@@ -334,7 +348,7 @@ def _check_quota(batch: Batch, kind: type[Resource], key: str, raw: bytes, *, go
         raise LimitExceeded(f"the store has {limits.STORED_BYTES} bytes", remedy="see docs/reference/store.md#quotas")
     owned = owner_of(raw, quota.owners)
     for owner in ("", owned) if owned else ("",):
-        use, (most, most_bytes) = batch.use(kind, owner), quota.most(shared=bool(owner))
+        use, (most, most_bytes) = batch.usage_of(kind, owner), quota.get_limits(shared=bool(owner))
         most_bytes += int(most_bytes * limits.QUOTA_RESERVE) if goes_on else 0
         if (objects and use.objects >= most) or use.size_bytes + size_bytes > most_bytes:
             whose = f" of {owner[:80]}" if owner else ""
@@ -345,7 +359,7 @@ def _check_quota(batch: Batch, kind: type[Resource], key: str, raw: bytes, *, go
             )
 
 
-def _goes_on(before: Resource, after: Resource) -> bool:
+def _is_no_change(before: Resource, after: Resource) -> bool:
     """Whether nothing differs that people write: of a kind with a status neither spec nor metadata, but for the labels
     that hosts write and finalizers; of a kind that the safety protocol writes anything."""
     if not before.has_status():
@@ -358,13 +372,13 @@ def _goes_on(before: Resource, after: Resource) -> bool:
     )
 
 
-def _same(before: R, after: R) -> bool:
+def _is_same(before: R, after: R) -> bool:
     """Whether they differ in nothing but what every write changes."""
     old = before.metadata
     meta = _replace(after.metadata, resource_version=old.resource_version, generation=old.generation)
     return meta == old and _replace(after, metadata=old) == before
 
 
-def _same_words(old: ObjectMeta, new: ObjectMeta) -> bool:
+def _is_same_metadata(old: ObjectMeta, new: ObjectMeta) -> bool:
     """Whether what is checked of metadata is as it was, and so was checked before."""
     return old.labels == new.labels and old.annotations == new.annotations and old.finalizers == new.finalizers

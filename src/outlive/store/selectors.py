@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from outlive.base.errors import BadInput, Invalid
-from outlive.resources.meta import check_key, check_label_value
+from outlive.base import BadInput, Invalid
+from outlive.resources import check_key, check_label_value
 
 _TOKEN = re.compile(r"\s*(==|!=|[=!(),<>]|[^\s=!(),<>]+)")
 _SIGNS = frozenset(("==", "!=", "=", "!", "(", ")", ",", "<", ">"))
@@ -37,7 +37,7 @@ class Term(msgspec.Struct, frozen=True):
             case "absent":
                 return self.key not in labels
             case "gt" | "lt":
-                value, limit = (_whole_number(text) for text in (labels.get(self.key, ""), self.values[0]))
+                value, limit = (_parse_whole_number(text) for text in (labels.get(self.key, ""), self.values[0]))
                 return value is not None and limit is not None and (value > limit if self.op == "gt" else value < limit)
 
 
@@ -49,15 +49,15 @@ class Selector(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, text: str) -> Selector:
         """From text; ``BadInput`` shows the part that is not understood."""
-        return _Parser(text).selector()
+        return _Parser(text).parse()
 
     @classmethod
-    def equal(cls, **labels: str) -> Selector:
-        """Labels with exactly these values; see ``labels`` for keys that are no identifiers."""
-        return cls.labels(labels)
+    def from_values(cls, **labels: str) -> Selector:
+        """Labels with exactly these values; see ``from_labels`` for keys that are no identifiers."""
+        return cls.from_labels(labels)
 
     @classmethod
-    def labels(cls, labels: Mapping[str, str]) -> Selector:
+    def from_labels(cls, labels: Mapping[str, str]) -> Selector:
         """Labels with exactly these values."""
         return cls(tuple(Term(key, "in", (value,)) for key, value in sorted(labels.items())))
 
@@ -67,7 +67,7 @@ class Selector(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """The text that parses to this selector."""
-        return ",".join(_text(term) for term in self.terms)
+        return ",".join(_format_term(term) for term in self.terms)
 
 
 class _Parser:
@@ -78,21 +78,21 @@ class _Parser:
         self._found = [(match[1], match.start(1)) for match in _TOKEN.finditer(text)]
         self._next = 0
 
-    def selector(self) -> Selector:
+    def parse(self) -> Selector:
         terms: list[Term] = []
         while self._next < len(self._found):
-            terms.append(self._term())
+            terms.append(self._parse_term())
             if self._next < len(self._found):
                 self._take(",")
                 if self._next == len(self._found):
                     raise BadInput(f"selector {self._text[-80:]!r} ends in a comma", remedy=_REMEDY)
         return Selector(tuple(terms))
 
-    def _term(self) -> Term:
+    def _parse_term(self) -> Term:
         absent = self._peek() == "!"
         if absent:
             self._take("!")
-        key = self._word()
+        key = self._take_word()
         operator = self._peek()
         if absent:
             return Term(key, "absent")
@@ -101,26 +101,26 @@ class _Parser:
         self._next += 1
         match operator:
             case "in" | "notin":
-                return Term(key, operator, self._values(key))
+                return Term(key, operator, self._take_values(key))
             case "=" | "==" | "!=":
-                value = "" if self._peek() in ("", ",") else self._word(key=key)
+                value = "" if self._peek() in ("", ",") else self._take_word(key=key)
                 return Term(key, "notin" if operator == "!=" else "in", (value,))
             case ">" | "<":
-                value = self._word(key=key)
-                if _whole_number(value) is None:
+                value = self._take_word(key=key)
+                if _parse_whole_number(value) is None:
                     raise BadInput(
                         f"selector {self._text[:80]!r} compares with {value!r}", remedy="give a whole number"
                     )
                 return Term(key, "gt" if operator == ">" else "lt", (value,))
         self._next -= 1
-        raise self._malformed()
+        raise self._malformed_error()
 
-    def _values(self, key: str) -> tuple[str, ...]:
+    def _take_values(self, key: str) -> tuple[str, ...]:
         """The values in brackets; an empty place between commas is the empty value."""
         self._take("(")
         values: list[str] = []
         while True:
-            values.append("" if self._peek() in (",", ")") else self._word(key=key))
+            values.append("" if self._peek() in (",", ")") else self._take_word(key=key))
             if self._peek() == ")":
                 self._next += 1
                 return tuple(values)
@@ -131,14 +131,14 @@ class _Parser:
 
     def _take(self, sign: str) -> None:
         if self._peek() != sign:
-            raise self._malformed()
+            raise self._malformed_error()
         self._next += 1
 
-    def _word(self, *, key: str = "") -> str:
+    def _take_word(self, *, key: str = "") -> str:
         """The next word, a key, or with ``key`` a value of it."""
         word = self._peek()
         if not word or word in _SIGNS:
-            raise self._malformed()
+            raise self._malformed_error()
         try:
             check_label_value(word, key, "") if key else check_key(word, "")
         except Invalid as error:
@@ -146,19 +146,19 @@ class _Parser:
         self._next += 1
         return word
 
-    def _malformed(self) -> BadInput:
+    def _malformed_error(self) -> BadInput:
         position = self._found[self._next][1] if self._next < len(self._found) else len(self._text)
         rest = self._text[position : position + 80] or self._text[-80:]
         return BadInput(f"selector {rest!r} is malformed", remedy=_REMEDY)
 
 
-def _whole_number(text: str) -> int | None:
+def _parse_whole_number(text: str) -> int | None:
     """The number of 64 bits that the text is; ``None`` if it is none."""
     value = int(text) if _WHOLE.match(text) else 2**63
     return value if -(2**63) <= value < 2**63 else None
 
 
-def _text(term: Term) -> str:
+def _format_term(term: Term) -> str:
     match term.op:
         case "in" | "notin":
             return f"{term.key} {term.op} ({','.join(term.values)})"

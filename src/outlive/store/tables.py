@@ -1,7 +1,7 @@
 """Objects as the local stores keep them: encoded, by kind and key, in name order.
 
-Encoded, because bytes cannot be changed behind the store's back by whoever wrote or read an object, and
-because a hundred thousand objects take a fifth of the memory. A ``Batch`` is a set of writes that become
+Encoded, because a caller that wrote or read an object cannot change bytes behind the store's back, and
+because a hundred thousand objects take a fifth of the memory. A ``WriteBatch`` is a set of writes that become
 visible together: what it holds is seen by the later writes of the same batch and by nobody else until
 ``Tables.apply``. Nothing here is durable, and nothing waits.
 """
@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from outlive.base.errors import Invalid
-from outlive.resources import ObjectRef, R, Resource
-from outlive.resources.codec import decode
+from outlive.base import Invalid
+from outlive.resources import ObjectRef, R, Resource, decode
 from outlive.store.contract import Malformed
 
 
@@ -56,7 +55,7 @@ class StoreUsage:
 
 
 class Table:
-    """All objects of one kind. ``owners``: what says whose an object is (``Quota.owners``)."""
+    """All objects of one kind. ``owners``: what says whose an object is (``Quota.list_owners``)."""
 
     def __init__(self, rows: Mapping[str, bytes] | None = None, *, owners: tuple[str, ...] = ()) -> None:
         self._raws: dict[str, bytes] = dict(rows or {})
@@ -67,7 +66,7 @@ class Table:
         self._use_of: dict[str, StoreUsage] = {}
         """By owner."""
         for raw in self._raws.values():
-            self._count(None, raw)
+            self._update_usage(None, raw)
         self._by_label: dict[str, _ByValue] = {}
         """Label → the objects by its value; kept from the first time that somebody asks."""
 
@@ -78,15 +77,15 @@ class Table:
         """The encoded object."""
         return self._raws.get(key)
 
-    def use_by(self, owner: str) -> StoreUsage:
+    def usage_of_owner(self, owner: str) -> StoreUsage:
         """Of the objects of one owner."""
         return self._use_of.get(owner) or StoreUsage()
 
-    def owners(self) -> Iterator[tuple[str, StoreUsage]]:
+    def list_owners(self) -> Iterator[tuple[str, StoreUsage]]:
         """All owners, with what they have."""
         return iter(self._use_of.items())
 
-    def _count(self, before: bytes | None, after: bytes | None) -> None:
+    def _update_usage(self, before: bytes | None, after: bytes | None) -> None:
         self.use.change(before, after)
         if not self._owners:
             return
@@ -100,7 +99,7 @@ class Table:
 
     def put(self, key: str, raw: bytes) -> None:
         """Add or replace."""
-        self._count(self._raws.get(key), raw)
+        self._update_usage(self._raws.get(key), raw)
         if key not in self._raws:
             bisect.insort(self._keys, key)
         self._raws[key] = raw
@@ -112,33 +111,33 @@ class Table:
     def remove(self, key: str) -> None:
         """Take out; nothing happens if it is not there."""
         if (raw := self._raws.pop(key, None)) is not None:
-            self._count(raw, None)
+            self._update_usage(raw, None)
             del self._keys[bisect.bisect_left(self._keys, key)]
             for kept in self._by_label.values():
                 kept.put(key, None)
 
-    def after(self, key: str, count: int, label: tuple[str, str] | None = None) -> list[tuple[str, bytes]]:
+    def list_after(self, key: str, count: int, label: tuple[str, str] | None = None) -> list[tuple[str, bytes]]:
         """Up to ``count`` objects whose keys follow ``key``, in key order; only those with that label and value."""
-        keys = self._keys if label is None else self._labelled(*label)
+        keys = self._keys if label is None else self._labelled_keys(*label)
         start = bisect.bisect_right(keys, key)
         return [(name, self._raws[name]) for name in keys[start : start + count]]
 
-    def snapshot(self) -> Iterator[tuple[str, bytes]]:
+    def list_all(self) -> Iterator[tuple[str, bytes]]:
         """The objects of this moment in key order: kept at once, handed out one by one."""
         raws, keys = self._raws.copy(), self._keys.copy()
         return ((key, raws[key]) for key in keys)
 
-    def labelled(self, label: str, value: str) -> Iterator[tuple[str, bytes]]:
-        """As ``snapshot``, of the objects with that label alone: what is asked for costs only what it finds."""
-        return iter([(key, self._raws[key]) for key in self._labelled(label, value)])
+    def list_labelled(self, label: str, value: str) -> Iterator[tuple[str, bytes]]:
+        """As ``list_all``, of the objects with that label alone: what is asked for costs only what it finds."""
+        return iter([(key, self._raws[key]) for key in self._labelled_keys(label, value)])
 
-    def _labelled(self, label: str, value: str) -> list[str]:
+    def _labelled_keys(self, label: str, value: str) -> list[str]:
         kept = self._by_label.get(label)
         if kept is None:
             kept = self._by_label[label] = _ByValue()
             for key, raw in self._raws.items():
                 kept.put(key, labels_of(raw).get(label))
-        return kept.keys(value)
+        return kept.list_keys(value)
 
 
 class _ByValue:
@@ -148,7 +147,7 @@ class _ByValue:
         self._value_of: dict[str, str] = {}
         self._keys_of: dict[str, dict[str, None]] = {}
 
-    def keys(self, value: str) -> list[str]:
+    def list_keys(self, value: str) -> list[str]:
         """In key order."""
         return sorted(self._keys_of.get(value, ()))
 
@@ -193,7 +192,7 @@ class Tables:
         """Of all objects."""
         return sum(table.use.size_bytes for table in self._tables.values())
 
-    def known(self, kind: type[Resource]) -> None:
+    def check_kind(self, kind: type[Resource]) -> None:
         """``Invalid`` unless this store keeps objects of that kind."""
         if self.kinds.get(kind.kind()) is not kind:
             raise Invalid(f"kind {kind.kind()} is not kept here", remedy=f"one of {', '.join(sorted(self.kinds))}")
@@ -207,12 +206,12 @@ class Tables:
             )
         return kind
 
-    def table(self, kind: type[Resource]) -> Table:
+    def table_of(self, kind: type[Resource]) -> Table:
         """The objects of one kind; ``Invalid`` if it is not kept here."""
-        self.known(kind)
+        self.check_kind(kind)
         return self._tables[kind.kind()]
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, batch: WriteBatch) -> None:
         """Make the batch visible."""
         for (kind, key), raw in batch.final.items():
             if raw is None:
@@ -221,7 +220,7 @@ class Tables:
                 self._tables[kind].put(key, raw)
 
 
-class Batch:
+class WriteBatch:
     """Writes that become visible together, each judged on top of those before it."""
 
     def __init__(self, tables: Tables) -> None:
@@ -233,16 +232,16 @@ class Batch:
         self._more: dict[tuple[str, str], StoreUsage] = {}
         """What these writes add, by kind and owner (empty: all of the kind)."""
 
-    def raw(self, kind: type[Resource], key: str) -> bytes | None:
+    def find_raw(self, kind: type[Resource], key: str) -> bytes | None:
         """The object as a write of this batch sees it."""
         place = (kind.kind(), key)
         if place in self.final:
             return self.final[place]
-        return self.tables.table(kind).get(key)
+        return self.tables.table_of(kind).get(key)
 
     def find(self, kind: type[R], key: str) -> R | None:
         """The same, decoded."""
-        raw = self.raw(kind, key)
+        raw = self.find_raw(kind, key)
         return None if raw is None else decode(kind, raw)
 
     def next_version(self) -> str:
@@ -254,7 +253,7 @@ class Batch:
         """Take an accepted write in."""
         if write.changes:
             kind = write.kind
-            before = self.raw(kind, write.key)
+            before = self.find_raw(kind, write.key)
             owned = kind.info.quota.owners
             for raw, is_there in ((before, False), (write.raw, True)):
                 for owner in dict.fromkeys(("", owner_of(raw, owned))) if raw is not None else ():
@@ -263,10 +262,10 @@ class Batch:
             self.final[(write.kind.kind(), write.key)] = write.raw
             self.writes.append(write)
 
-    def use(self, kind: type[Resource], owner: str = "") -> StoreUsage:
+    def usage_of(self, kind: type[Resource], owner: str = "") -> StoreUsage:
         """What the store holds of the kind (of one owner) once these writes count."""
-        table, more = self.tables.table(kind), self._more.get((kind.kind(), owner), StoreUsage())
-        held = table.use_by(owner) if owner else table.use
+        table, more = self.tables.table_of(kind), self._more.get((kind.kind(), owner), StoreUsage())
+        held = table.usage_of_owner(owner) if owner else table.use
         return StoreUsage(held.objects + more.objects, held.size_bytes + more.size_bytes)
 
 
@@ -274,7 +273,7 @@ class _Labelled(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _ObjectHead(msgspec.Struct, frozen=True):
     metadata: _Labelled = _Labelled()
     by: Any = ""
     source: Any = ""
@@ -288,17 +287,17 @@ class _NamedMeta(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _UnreadObject(msgspec.Struct, frozen=True):
     """What is read of an object that is not understood."""
 
     metadata: _NamedMeta = _NamedMeta()
 
 
-_heads = msgspec.json.Decoder(_Head)
-_names = msgspec.json.Decoder(_Named)
+_heads = msgspec.json.Decoder(_ObjectHead)
+_names = msgspec.json.Decoder(_UnreadObject)
 
 
-def understood(kind: type[R], raw: bytes | msgspec.Raw) -> R | Malformed:
+def decode_stored(kind: type[R], raw: bytes | msgspec.Raw) -> R | Malformed:
     """The object of that JSON, or what is wrong with it."""
     try:
         return decode(kind, bytes(raw))
@@ -320,14 +319,14 @@ def labels_of(raw: bytes) -> dict[str, str]:
 
 
 def owner_of(raw: bytes, owners: tuple[str, ...]) -> str:
-    """Whose an encoded object is, by ``Quota.owners``; empty where nothing says so."""
+    """Whose an encoded object is, by ``Quota.list_owners``; empty where nothing says so."""
     if not owners:
         return ""
     head = _heads.decode(raw)
-    return next((found for owner in owners if (found := _owner(head, owner))), "")
+    return next((found for owner in owners if (found := _read_owner(head, owner))), "")
 
 
-def _owner(head: _Head, owner: str) -> str:
+def _read_owner(head: _ObjectHead, owner: str) -> str:
     if owner == "device.host":
         return str(head.device.get("host", "")) if isinstance(head.device, dict) else ""
     return str(getattr(head, owner) if owner in ("by", "source", "host") else head.metadata.labels.get(owner, ""))

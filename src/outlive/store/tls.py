@@ -1,9 +1,9 @@
 """How a client verifies its server: by the fingerprint of the server's own authority, or by an authority that it
 knows.
 
-The server's own authority signs for nothing but that server, so whoever has pinned it needs no name to compare; it is
-known by the unit in its name (``OWN_UNIT``), and any other one is an operator's, which signs for others as well. Its
-fingerprint is the SHA-256 of its certificate; the certificate itself is asked of the server once, over a connection
+The server's own authority signs for nothing but that server, so a client that has pinned it needs no name to compare;
+it is known by the unit in its name (``OWN_UNIT``), and any other one is an operator's, which signs for others as well.
+Its fingerprint is the SHA-256 of its certificate; the certificate itself is asked of the server once, over a connection
 that is not believed, and compared: the one with that fingerprint is believed, and nothing beside it. Anything else is
 verified as usual, with the name. Tokens are never sent in clear text beyond this machine, unless ``--insecure`` says so
 (docs/reference/http-api.md#tls).
@@ -18,8 +18,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, Forbidden, LimitExceeded, NotFound, Unavailable
+from outlive.base import BadInput, Forbidden, LimitExceeded, NotFound, SystemClock, Unavailable
 
 AUTHORITY_PATH: Final = "/ca"
 """Where a server gives away the certificate of its own authority, and of the one that is to follow it."""
@@ -94,7 +93,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def origin(url: str) -> tuple[str, str, int]:
+def url_origin(url: str) -> tuple[str, str, int]:
     """Scheme, host and port of a server's address; empty where it is none."""
     try:
         parts = urlsplit(url)
@@ -119,9 +118,9 @@ def parse_fingerprints(text: str) -> tuple[str, ...]:
     return tuple(parse_fingerprint(one) for one in text.split(",", AUTHORITIES))
 
 
-def fingerprint(certificate: str) -> str:
+def first_fingerprint(certificate: str) -> str:
     """Of the first certificate of a PEM text; ``BadInput`` where there is none."""
-    return fingerprint_of(certificates(certificate)[0])
+    return fingerprint_of(parse_certificates(certificate)[0])
 
 
 def fingerprint_of(certificate: bytes) -> str:
@@ -134,7 +133,7 @@ def pem_of(certificate: bytes) -> str:
     return ssl.DER_cert_to_PEM_cert(certificate)
 
 
-def certificates(text: str) -> tuple[bytes, ...]:
+def parse_certificates(text: str) -> tuple[bytes, ...]:
     """The certificates of a PEM text (DER): one, or two while a server's authority is being replaced; ``BadInput``."""
     blocks = text.split(_PEM_BEGIN)[1:]
     if len(blocks) > AUTHORITIES:
@@ -154,7 +153,7 @@ def certificates(text: str) -> tuple[bytes, ...]:
 
 def pinned_certificates(text: str, pinned: str) -> tuple[bytes, ...]:
     """Those certificates (DER) of a PEM text that have a pinned fingerprint; ``Forbidden`` where none has."""
-    wanted, found = parse_fingerprints(pinned), certificates(text)
+    wanted, found = parse_fingerprints(pinned), parse_certificates(text)
     if good := tuple(one for one in found if fingerprint_of(one) in wanted):
         return good
     raise Forbidden(
@@ -163,32 +162,32 @@ def pinned_certificates(text: str, pinned: str) -> tuple[bytes, ...]:
     )
 
 
-def trusting(authority: str, *, pinned: str = "") -> ssl.SSLContext:
+def make_client_context(authority: str, *, pinned: str = "") -> ssl.SSLContext:
     """A client's context that believes this authority (PEM) alone; ``pinned``: its fingerprint. Then the very bytes
     that have it are believed, and nothing beside them. Where that is a server's own authority, no name is compared.
     ``Forbidden`` where the fingerprint is another's."""
     if pinned:
-        return context_trusting(pinned_certificates(authority, pinned))
-    return _context(authority)
+        return make_pinned_context(pinned_certificates(authority, pinned))
+    return _authority_context(authority)
 
 
-def context_trusting(found: Iterable[bytes]) -> ssl.SSLContext:
+def make_pinned_context(found: Iterable[bytes]) -> ssl.SSLContext:
     """A client's context that believes these authorities (DER) alone; no name is compared where all of them are a
     server's own."""
-    context = _context(b"".join(found))
-    context.check_hostname = not _are_own(context)
+    context = _authority_context(b"".join(found))
+    context.check_hostname = not _is_own_context(context)
     return context
 
 
 def is_own(certificate: bytes) -> bool:
     """Whether it is a server's own authority: self-signed, and of that unit."""
     try:
-        return _are_own(_context(certificate))
+        return _is_own_context(_authority_context(certificate))
     except BadInput:
         return False
 
 
-def _context(authority: str | bytes) -> ssl.SSLContext:
+def _authority_context(authority: str | bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -198,7 +197,7 @@ def _context(authority: str | bytes) -> ssl.SSLContext:
     return context
 
 
-def _are_own(context: ssl.SSLContext) -> bool:
+def _is_own_context(context: ssl.SSLContext) -> bool:
     found: list[Any] = context.get_ca_certs()
     return bool(found) and all(
         one["subject"] == one["issuer"]
@@ -233,7 +232,7 @@ async def fetch_authority(url: str, pinned: str) -> str:
         )
     try:
         found = pinned_certificates(raw.decode("ascii", "replace"), pinned)
-        context_trusting(found)
+        make_pinned_context(found)
     except BadInput as error:
         raise Forbidden(
             f"what {url} calls its authority cannot be believed: {error.message}",

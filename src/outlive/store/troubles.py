@@ -2,7 +2,7 @@
 
 Answers that belong to the work (no such object, another version, a name that is taken, an object that is wrong) are no
 trouble. Any other error of a request to a kind is, until one like it succeeds. A single one says little: it counts as
-lasting once it has come again for ``LASTS_S`` (docs/operating/kubernetes.md#refused).
+lasting once it has come again for ``LASTS_S`` (docs/how-to/kubernetes.md#refused).
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import AlreadyExists, Conflict, Invalid, LimitExceeded, NotFound, OutliveError
-from outlive.store.http_answers import Expired
+from outlive.base import AlreadyExists, Clock, Conflict, Invalid, LimitExceeded, NotFound, OutliveError
+from outlive.store.http_answers import WatchExpired
 
 LASTS_S: Final = 20.0
 """How long the same request fails before that is a fault."""
@@ -25,14 +24,14 @@ PLACE_PARTS: Final = 5
 """Parts of a path that name group, version and kind: ``/apis/GROUP/VERSION/KIND``."""
 PLACES: Final = 1000
 """Kinds and verbs that are followed; those beyond are counted only."""
-NORMAL: Final = (NotFound, AlreadyExists, Conflict, Invalid, Expired)
+NORMAL: Final = (NotFound, AlreadyExists, Conflict, Invalid, WatchExpired)
 
 
 class StoreFull(LimitExceeded):
     """Nothing can be written any more, whatever it is; reads go on."""
 
 
-class _Trouble(msgspec.Struct):
+class _StoreTrouble(msgspec.Struct):
     error: OutliveError
     first_s: float
     last_s: float
@@ -43,29 +42,29 @@ class StoreTroubles:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._found: dict[tuple[str, str], _Trouble] = {}
+        self._found: dict[tuple[str, str], _StoreTrouble] = {}
         """Verb and kind → what is wrong with it since the last time that it succeeded."""
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def succeeded(self, verb: str, path: str) -> None:
+    def note_success(self, verb: str, path: str) -> None:
         """A request was answered as it should be."""
         if self._found:
-            self._found.pop((verb, _place(path)), None)
+            self._found.pop((verb, _resource_of(path)), None)
 
-    def failed(self, verb: str, path: str, error: OutliveError) -> None:
+    def note_failure(self, verb: str, path: str, error: OutliveError) -> None:
         """A request was refused, or not answered."""
         if isinstance(error, NORMAL):
-            self.succeeded(verb, path)
+            self.note_success(verb, path)
             return
         self._counts[verb, error.code] += 1
-        now, key = self._clock.monotonic(), (verb, _place(path))
+        now, key = self._clock.monotonic(), (verb, _resource_of(path))
         found = self._found.get(key)
         if found is not None and now - found.last_s <= OVER_S:
             found.error, found.last_s = error, now
         elif found is not None or len(self._found) < PLACES:
-            self._found[key] = _Trouble(error, now, now)
+            self._found[key] = _StoreTrouble(error, now, now)
 
-    def lasting(self) -> tuple[OutliveError, ...]:
+    def lasting_errors(self) -> tuple[OutliveError, ...]:
         """What has been wrong for a while and still is, each text once."""
         now = self._clock.monotonic()
         found = {
@@ -75,7 +74,7 @@ class StoreTroubles:
         }
         return tuple(found[text] for text in sorted(found))
 
-    def current(self) -> tuple[tuple[str, str, OutliveError], ...]:
+    def current_errors(self) -> tuple[tuple[str, str, OutliveError], ...]:
         """Verb, kind and error of what failed when it was tried last, unless that is long ago."""
         now = self._clock.monotonic()
         return tuple((*key, one.error) for key, one in sorted(self._found.items()) if now - one.last_s <= OVER_S)
@@ -86,6 +85,6 @@ class StoreTroubles:
         return self._counts
 
 
-def _place(path: str) -> str:
+def _resource_of(path: str) -> str:
     """Group, version, kind, and which half."""
     return "/".join(path.split("/")[:PLACE_PARTS]) + ("/status" if path.endswith("/status") else "")

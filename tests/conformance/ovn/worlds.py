@@ -18,14 +18,14 @@ from lab.ovn import Ovn
 from tests.conformance.claims import Subject
 from tests.support.loops import run, run_real
 
-from outlive.base.clock import LoopClock
-from outlive.base.random import Random
-from outlive.drivers.ovn.northbound import OvnNorthbound
-from outlive.drivers.ovn.southbound import OvnSouthbound
-from outlive.network.ports import NorthboundDb, SouthboundDb
+from outlive.base import LoopClock, Random
+from outlive.drivers.ovn import OvnNorthbound, OvnSouthbound
+from outlive.network import NorthboundDb, SouthboundDb
 from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn, SimulatedSouthbound
 
 MAC = "0a:00:00:00:00:05"
+PROBE_MS = 20_000
+"""No server hangs here, and one that is busy is not to be left."""
 
 
 class OvnWorld(Protocol):
@@ -80,7 +80,7 @@ class RealOvn:
 
     async def northbound(self) -> NorthboundDb:
         southbound = await self._south()
-        northbound = OvnNorthbound(self.ovn.nb_remote, southbound, limit_s=10, probe_ms=1000)
+        northbound = OvnNorthbound(self.ovn.nb_remote, southbound, limit_s=10, probe_ms=PROBE_MS)
         self._stack.push_async_callback(northbound.aclose)
         await northbound.start()
         return northbound
@@ -107,7 +107,7 @@ class RealOvn:
         return next(one for one in self.ovn.chassis if one.name == name)
 
     async def _south(self) -> OvnSouthbound:
-        southbound = OvnSouthbound(self.ovn.sb_remote, limit_s=10, probe_ms=1000)
+        southbound = OvnSouthbound(self.ovn.sb_remote, limit_s=10, probe_ms=PROBE_MS)
         self._stack.push_async_callback(southbound.aclose)
         await southbound.start()
         return southbound
@@ -172,10 +172,7 @@ def simulated(chassis: int) -> Callable[[Path], AbstractAsyncContextManager[OvnW
 
 def worlds(chassis: int) -> list[Subject[OvnWorld]]:
     """All of them."""
-    return [
-        Subject("simulated", simulated(chassis), run),
-        Subject("real", real(chassis), run_real, component="ovn"),
-    ]
+    return [Subject("simulated", simulated(chassis), run), Subject("real", real(chassis), run_real, component="ovn")]
 
 
 async def next_batch(changes: AsyncIterator[frozenset[str]], limit_s: float = 10.0) -> frozenset[str]:

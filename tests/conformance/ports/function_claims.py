@@ -1,4 +1,4 @@
-"""What every driver of virtual functions keeps (``outlive.node.ports.functions``): claims about one card that is up.
+"""What every driver of virtual functions keeps (``outlive.node.ports.links``): claims about one card that is up.
 
 The virtual card is asked by ``test_functions.py`` here, a real one in the kernel guest (``tests/integration/kernel``).
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.base.errors import NotFound, Refused
-from outlive.node.ports.functions import FunctionPort
-from outlive.resources.functions import VirtualFunctionSettings
+from outlive.base import NotFound, Refused
+from outlive.node.ports import FunctionPort
+from outlive.resources import VirtualFunctionSettings
 
 
 async def has_other_functions_only_once_those_that_it_has_may_end(port: FunctionPort, card: str) -> None:

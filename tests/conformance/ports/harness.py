@@ -12,8 +12,8 @@ import contextlib
 from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
-from outlive.base.errors import Unknown
-from outlive.guard.clocks import Instants
+from outlive.base import Unknown
+from outlive.guard import Instants
 from outlive.node.ports import (
     CutPort,
     GuardPort,
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 async def perhaps(call: Awaitable[T]) -> T | None:
-    """The answer of a call that may be lost: it was carried out, and whoever asked has to look."""
+    """The answer of a call that may be lost: it was carried out, and the caller has to look."""
     with contextlib.suppress(Unknown):
         return await call
     return None
@@ -75,7 +75,7 @@ class HypervisorHarness(ProcessHarness, Protocol):
         ...
 
     def processes(self, vm: str, host: str = "a") -> int:
-        """Processes of the VM there, whoever knows of them."""
+        """Processes of the VM there, known to the port or not."""
         ...
 
     def executes(self, vm: str, host: str = "a") -> bool:
@@ -252,9 +252,6 @@ class MachineHarness(ProcessHarness, Protocol):
 
 class GuardHarness(ProcessHarness, Protocol):
     """A host with a guard, and VMs that it may have to kill."""
-
-    settle_s: float
-    """After so long without a renewal an armed guard has emptied the host."""
 
     def driver(self) -> GuardPort:
         """For a new daemon."""

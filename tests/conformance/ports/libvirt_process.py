@@ -18,13 +18,10 @@ import msgspec
 from lab.hosts import PROJECT
 
 from outlive.base import errors
-from outlive.drivers.libvirt.hypervisor import LibvirtHypervisor
-from outlive.drivers.libvirt.runs import Run
-from outlive.drivers.libvirt.settings import LibvirtSettings
+from outlive.drivers.libvirt import DomainRun, LibvirtHypervisor, LibvirtSettings
 from outlive.node.ports import DiskIo, Domain, MigrationSettings
-from outlive.resources import VirtualMachine
-from outlive.resources.codec import convert
-from outlive.runtime.units import Duration
+from outlive.resources import VirtualMachine, convert
+from outlive.runtime import Duration
 
 
 class Served:
@@ -32,7 +29,7 @@ class Served:
 
     def __init__(self, connection: socket.socket, settings: LibvirtSettings) -> None:
         self.driver = LibvirtHypervisor(settings)
-        self.driver.moves.reached = self._reached  # type: ignore[method-assign]
+        self.driver.moves.on_phase = self._reached  # type: ignore[method-assign]
         self.stops_at = ""
         self._connection = connection
 
@@ -70,7 +67,7 @@ class Served:
         else:
             self._write([call, "", value])
 
-    async def _reached(self, phase: str, run: Run) -> None:
+    async def _reached(self, phase: str, run: DomainRun) -> None:
         """Say so, and stand still until somebody lets this process go on."""
         if phase == self.stops_at:
             self._write([0, "reached", phase])
@@ -93,8 +90,8 @@ def arguments(given: dict[str, Any]) -> dict[str, Any]:
 def answered(value: Any, name: str) -> Any:
     """The value of an answer."""
     kinds: dict[str, Any] = {
-        "domains": tuple[Domain, ...],
-        "problems": tuple[str, ...],
+        "list_domains": tuple[Domain, ...],
+        "list_problems": tuple[str, ...],
         "disk_io": tuple[DiskIo, ...],
     }
     return msgspec.convert(value, kinds[name]) if name in kinds else value

@@ -11,21 +11,25 @@ from tests.conformance.claims import Subject
 from tests.conformance.ports import harness
 from tests.support.guards import Cgroups, Guard, Watchdog, closing
 
-from outlive.guard.clocks import Instants, instants
-from outlive.node.guard_client import GuardClient
+from outlive.guard import Instants, read_clocks
+from outlive.node import GuardClient
+
+ANSWER_S = 10.0
+"""For a guard that answers, …"""
+HALTED_S = 0.5
+"""… and for one that stands still."""
 
 
 class RealGuard:
     """The guard as a process, with a watchdog that resets nothing and a folder for cgroups; its daemon is this one."""
 
-    settle_s = 3.0
-
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._clients: list[GuardClient] = []
+        self._limit_s = ANSWER_S
 
     def driver(self) -> GuardClient:
-        client = GuardClient(str(self._guard.socket), limit_s=0.5)
+        client = GuardClient(str(self._guard.socket), limit_s=self._limit_s)
         self._clients.append(client)
         return client
 
@@ -34,7 +38,7 @@ class RealGuard:
         self._clients[-1]._drop()
 
     def instants(self, ago_s: float = 0.0) -> Instants:
-        return Instants(*(each - ago_s for each in instants()))
+        return Instants(*(each - ago_s for each in read_clocks()))
 
     def kill_guard(self) -> None:
         self._guard.process.kill()
@@ -42,6 +46,9 @@ class RealGuard:
 
     def halt_guard(self) -> None:
         self._guard.process.send_signal(signal.SIGSTOP)
+        self._limit_s = HALTED_S
+        for one in self._clients:
+            one._limit_s = HALTED_S
 
     def close(self) -> None:
         for one in self._clients:

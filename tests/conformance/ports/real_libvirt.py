@@ -36,12 +36,9 @@ from tests.conformance.ports import harness
 from tests.support.loops import run_real
 
 from outlive.base import errors
-from outlive.drivers.libvirt.processes import MARK
+from outlive.drivers.libvirt import MARK
 from outlive.node.ports import HypervisorPort
-from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
-from outlive.resources.codec import encode
-from outlive.resources.definitions import completed
-from outlive.resources.devices import attached
+from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec, complete_vm, encode, with_device
 
 CODE: Final = bytes.fromhex("FB BA0206 B80001 EF F4 BA0006 ED F6C401 74F6 BA0406 B80020 EF EBED")
 """sti; PM1a_EN = power button; again: hlt; if PM1a_STS has not its bit: again; PM1a_CNT = off; again."""
@@ -66,7 +63,11 @@ class Remote:
     def __init__(self, path: Path, when_reached: Callable[[], None]) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._socket.connect(str(path))
+        try:
+            self._socket.connect(str(path))
+        except OSError:  # it does not listen yet
+            self._socket.close()
+            raise
         _, found, _, _ = self._socket.recvmsg(64, socket.CMSG_SPACE(12))
         self.pid = struct.unpack("3i", found[0][2])[0]
         self._when_reached = when_reached
@@ -162,7 +163,7 @@ class OneHost:
         until(self._socket.exists, f"drivers of {self.lab.name} are served", 30)
 
     def driver(self, when_reached: Callable[[], None]) -> Remote:
-        return until(lambda: _connected(self._socket, when_reached), "a driver answers", 10)
+        return until(lambda: _connected(self._socket, when_reached), "a driver answers", 30)
 
     def stop(self) -> None:
         self.lab.power_off()
@@ -186,6 +187,12 @@ def _connected(path: Path, when_reached: Callable[[], None]) -> Remote | None:
     with contextlib.suppress(OSError):
         return Remote(path, when_reached)
     return None
+
+
+def _kill(pid: int) -> None:
+    """Kill a process that may have ended since it was looked for."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def start_state(pid: int) -> str:
@@ -263,7 +270,7 @@ class RealHypervisors:
             if not disk.exists() or disk.read_bytes()[: len(sector)] != sector:
                 disk.write_bytes(sector.ljust(1 << 20, b"\0"))
         xml = DEFINITION.format(name=name, uuid=uuid.uuid5(uuid.NAMESPACE_DNS, name), disk=disk)
-        return completed(VirtualMachine(metadata=ObjectMeta(name=name), spec=VirtualMachineSpec(definition=xml)))
+        return complete_vm(VirtualMachine(metadata=ObjectMeta(name=name), spec=VirtualMachineSpec(definition=xml)))
 
     def busy_vm(self, name: str) -> VirtualMachine:
         return self.vm(name, BUSY)
@@ -273,12 +280,14 @@ class RealHypervisors:
         disk.write_bytes(bytes(1 << 20))
         driver = "<driver name='qemu' type='raw'/>"
         xml = f"<disk type='file'>{driver}<source file='{disk}'/><target dev='{target}'/></disk>"
-        definition, _ = attached(vm.spec.definition, xml)
+        definition, _ = with_device(vm.spec.definition, xml)
         spec = msgspec.structs.replace(vm.spec, definition=definition)
-        return completed(msgspec.structs.replace(vm, spec=spec))
+        return complete_vm(msgspec.structs.replace(vm, spec=spec))
 
     def driver(self, host: str = "a") -> HypervisorPort:
         self._mend()
+        if self._outside:  # also what came since the last look
+            self._move_outside()
         made = self.hosts[host].driver(lambda: self.when_reached())
         self._drivers.append((host, made))
         if self._phase in ("precopy", "paused"):
@@ -347,7 +356,7 @@ class RealHypervisors:
         """It is over once the kernel has let it go: until then a thread may still write, and connections are open."""
         pids = list(self.hosts[host].guests(vm))
         for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+            _kill(pid)
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), f"{vm} ends", 30.0)
 
     def hang(self, vm: str) -> None:
@@ -378,6 +387,9 @@ class RealHypervisors:
         self.hosts[host].lab.freeze(False)
 
     def reboot(self, host: str = "a") -> None:
+        for pid in self.hosts[host].guests():
+            _kill(pid)
+        self.thaw(host)  # so that the rest of it can end as well, if it stood still
         self.hosts[host].stop()
         self.hosts[host].start()
 
@@ -395,8 +407,8 @@ class RealHypervisors:
         for host in self.hosts.values():
             host.lab.freeze(False)
             for pid in host.guests():
-                os.kill(pid, signal.SIGKILL)
-            until(lambda host=host: not host.guests(), "guests end", 10)
+                _kill(pid)
+            until(lambda host=host: not host.guests(), "guests end", 30)
             if not host.libvirtd.pid:
                 host.libvirtd.start()
         if self._autostart:
@@ -405,7 +417,7 @@ class RealHypervisors:
             with contextlib.suppress(LabError):
                 self._virsh("destroy", name)
         if self._hung is not None:
-            until(lambda: not (self._hung / "cgroup.procs").read_text(), "the freezer is empty", 5)
+            until(lambda: not (self._hung / "cgroup.procs").read_text(), "the freezer is empty", 30)
             self._hung.rmdir()
 
     def _mend(self) -> None:

@@ -17,15 +17,15 @@ from uuid import uuid4
 from tests.conformance.claims import Subject
 from tests.conformance.ports import harness
 
-from outlive.drivers.machine import HostSettings, LinuxMachine
-from outlive.node.membership.steps import Remembered
+from outlive.drivers import HostSection, LinuxMachine
+from outlive.node.membership import RememberedMembership
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["outlive.drivers.machine"])
 DISK_BYTES = 64 * 1024
 
 
-def _serve(way: Connection, settings: HostSettings) -> None:
+def _serve(way: Connection, settings: HostSection) -> None:
     """One daemon's process: carries out what it is told, one call after the other."""
     machine = LinuxMachine(settings, "host-1")
     machine.prepare()
@@ -41,18 +41,18 @@ def _serve(way: Connection, settings: HostSettings) -> None:
 class Driver:
     """``MachinePort`` in another process."""
 
-    def __init__(self, settings: HostSettings) -> None:
+    def __init__(self, settings: HostSection) -> None:
         self._way, other = FORKS.Pipe()
         self.process = FORKS.Process(target=_serve, args=(other, settings), daemon=True)
         self.process.start()
         other.close()
 
     def __getattr__(self, call: str) -> Callable[..., Any]:
-        if call in ("remember", "remembered"):
+        if call in ("remember", "read_remembered"):
             return lambda *arguments: asyncio.to_thread(self._ask, call, *arguments)
         return lambda: self._ask(call)
 
-    def _ask(self, call: str, *arguments: Remembered) -> Any:
+    def _ask(self, call: str, *arguments: RememberedMembership) -> Any:
         try:
             self._way.send((call, arguments))
             answer, error = self._way.recv()
@@ -76,10 +76,8 @@ class RealMachine:
         self._filler = self._disk / "filler"
         (path / "machine-id").write_text(f"{uuid4().hex}\n")
         self._boot = path / "boot_id"
-        self._settings = HostSettings(
-            state_dir=str(self._disk / "state"),
-            machine_id_file=str(path / "machine-id"),
-            boot_id_file=str(self._boot),
+        self._settings = HostSection(
+            state_dir=str(self._disk / "state"), machine_id_file=str(path / "machine-id"), boot_id_file=str(self._boot)
         )
         self._drivers: list[Driver] = []
         self._new_boot()

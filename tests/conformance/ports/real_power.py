@@ -1,4 +1,4 @@
-"""Drivers of power controllers against real services: ``ipmi_sim``, the Redfish emulator, and a program of ours."""
+"""Drivers of BMCs against real services: ``ipmi_sim``, the Redfish emulator, and a program of ours."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from tests.conformance.claims import Subject
 from tests.conformance.ports import harness
 from tests.support.odd_redfish import OddRedfish
 
-from outlive.drivers.bmc import Credential, PowerControllers
-from outlive.drivers.bmc.controllers import DRIVERS
-from outlive.drivers.bmc.program import ProgramDriver
+from outlive.drivers.bmc import DRIVERS, Credential, PowerControllers, ProgramDriver
 from outlive.node.ports import PowerPort, PowerReading
 from outlive.resources import FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta
 
 Kind = Callable[[Path, str, str, Sequence[str]], Ipmi | Redfish | Strip]
-LIMIT_S = 4.0
+LIMIT_S = 30.0
+"""Of a call, …"""
+SHORT_S = 4.0
+"""… and where a controller is dead or slow."""
 SLOW_S = 6.0
 
 
@@ -44,11 +45,11 @@ class _Killable:
     async def read(self, host: Hypervisor) -> PowerReading:
         return await self._called(self._port.read(host))
 
-    async def off(self, host: Hypervisor) -> None:
-        await self._called(self._port.off(host))
+    async def power_off(self, host: Hypervisor) -> None:
+        await self._called(self._port.power_off(host))
 
-    async def on(self, host: Hypervisor) -> None:
-        await self._called(self._port.on(host))
+    async def power_on(self, host: Hypervisor) -> None:
+        await self._called(self._port.power_on(host))
 
     async def check(self, host: Hypervisor) -> str:
         return await self._called(self._port.check(host))
@@ -74,6 +75,8 @@ class RealPower:
         self._name = driver
         self._path = path
         self._last: _Killable | None = None
+        self._hampered: set[str] = set()
+        """Those that are dead or slow."""
         for one in self._controllers.values():
             one.start()
 
@@ -83,7 +86,8 @@ class RealPower:
 
     def driver(self) -> PowerPort:
         drivers = {**DRIVERS, "command": ProgramDriver(Strip.program(self._path))}
-        self._last = _Killable(PowerControllers(credential, limit_s=LIMIT_S, drivers=drivers))
+        limit_s = SHORT_S if self._hampered else LIMIT_S
+        self._last = _Killable(PowerControllers(credential, limit_s=limit_s, drivers=drivers))
         return self._last
 
     def kill(self) -> None:
@@ -114,6 +118,7 @@ class RealPower:
 
     def set_mode(self, host: str, mode: str) -> None:
         one = self._controllers[host]
+        (self._hampered.add if mode in ("dead", "slow") else self._hampered.discard)(host)
         one.slow(SLOW_S if mode == "slow" else 0)
         one.lie(mode == "lying")
         if mode == "dead":

@@ -14,19 +14,23 @@ from tests.conformance.ports import harness
 from tests.support.loops import run
 from tests.support.virtual_hosts import Bench, GuardedHost, small_vm
 
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.guard.clocks import Instants
+from outlive.base import Random, SeededIds
+from outlive.guard import Instants
 from outlive.node.ports import DomainState
-from outlive.resources import Amounts, FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta, VirtualMachine
-from outlive.resources.devices import attached
-from outlive.simulation.controllers import Bmc, PowerClient
-from outlive.simulation.disks import Disks, StorageClient
-from outlive.simulation.guards import GuardClient
-from outlive.simulation.hosts import HypervisorClient
-from outlive.simulation.hypervisors import SimDomain, domain_of
-from outlive.simulation.machines import Machine, MachineClient
-from outlive.simulation.process import Process
+from outlive.resources import Amounts, FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta, VirtualMachine, with_device
+from outlive.simulation import (
+    Bmc,
+    HypervisorClient,
+    Machine,
+    MachineClient,
+    PowerClient,
+    Process,
+    SimDisks,
+    SimDomain,
+    SimGuardClient,
+    StorageClient,
+    domain_of,
+)
 
 T = TypeVar("T")
 BOOT_S = 10.0
@@ -84,7 +88,7 @@ class Hypervisors(Processes):
             "<devices><controller type='scsi'/></devices></domain>"
         )
         vm = small_vm(name)
-        definition, _ = attached(
+        definition, _ = with_device(
             xml, f"<disk type='file'><source file='/{target}.img'/><target dev='{target}'/></disk>"
         )
         disks = (*vm.spec.disks, f"file:/{target}.img")
@@ -107,14 +111,14 @@ class Hypervisors(Processes):
         self._hypervisors["a"].lose_track(vm)
 
     def outside_slice(self) -> None:
-        self._hypervisors["a"].outside()
+        self._hypervisors["a"].move_outside()
 
     def autostart(self) -> None:
         self._hypervisors["a"].faults.autostart = ("the service starts domain other by itself: disable that",)
 
     def foreign(self, name: str) -> str:
         uuid = "00000000-0000-4000-8000-000000000001"
-        self._hypervisors["a"].has(SimDomain(vm=name, run_id="", epoch=0, state=DomainState.RUNNING, uuid=uuid))
+        self._hypervisors["a"].add_domain(SimDomain(vm=name, run_id="", epoch=0, state=DomainState.RUNNING, uuid=uuid))
         return uuid
 
     def crash(self, vm: str) -> None:
@@ -200,7 +204,7 @@ class Isolation(Processes):
 
     def __init__(self, ability: str = "all") -> None:
         super().__init__()
-        self._disks = Disks(ability, lambda host: None, Random(3))  # type: ignore[arg-type]
+        self._disks = SimDisks(ability, lambda host: None, Random(3))  # type: ignore[arg-type]
         self._off: dict[str, None] = {}
 
     def _client(self, host: str) -> StorageClient:
@@ -225,7 +229,7 @@ class Isolation(Processes):
     def open_disk(self, disk: str, host: str) -> None:
         domain = domain_of(small_vm(), "r", 1, DomainState.RUNNING)
         domain.disks = (disk,)
-        self._disks.opened(host, domain)
+        self._disks.open_disks(host, domain)
 
 
 class OneMachine(Processes):
@@ -253,18 +257,16 @@ class OneMachine(Processes):
 class Guards(Processes):
     """See ``harness.GuardHarness``."""
 
-    settle_s = 10.0
-
     def __init__(self) -> None:
         super().__init__()
         self._host = GuardedHost()
         self._host.start()
 
-    def driver(self) -> GuardClient:
-        return GuardClient(self._host.answering_guard, self._host.machine, self.new())
+    def driver(self) -> SimGuardClient:
+        return SimGuardClient(self._host.answering_guard, self._host.machine, self.new())
 
     def instants(self, ago_s: float = 0.0) -> Instants:
-        now = self._host.machine.clock.instants()
+        now = self._host.machine.clock.read_clocks()
         return Instants(*(each - ago_s for each in now))
 
     def kill_guard(self) -> None:

@@ -8,19 +8,15 @@ from typing import Any, cast
 
 import pytest
 from tests.conformance.ports.function_claims import CLAIMS
-from tests.support.loops import run
 
-from outlive.node.ports.functions import FunctionPort
-from outlive.simulation.functions import SimCards
+from outlive.node.ports import FunctionPort
+from outlive.simulation import SimCards
 
 Claim = Callable[[FunctionPort, str], Awaitable[None]]
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda one: one.__name__)
-def test_a_virtual_card(claim: Claim) -> None:
-    async def story() -> None:
-        port = SimCards(cast("Any", SimpleNamespace(boot_id="b")), {"eth0": 7})
-        await port.set_count("eth0", 2, replace=True)
-        await claim(port, "eth0")
-
-    run(story())
+async def test_a_virtual_card(claim: Claim) -> None:
+    port = SimCards(cast("Any", SimpleNamespace(boot_id="b")), {"eth0": 7})
+    await port.set_count("eth0", 2, replace=True)
+    await claim(port, "eth0")

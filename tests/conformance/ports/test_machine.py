@@ -10,15 +10,15 @@ from tests.conformance.ports.harness import MachineHarness
 from tests.conformance.ports.real_machine import MACHINE
 from tests.conformance.ports.simulated import MACHINES
 
-from outlive.node.membership.steps import Remembered
+from outlive.node.membership import RememberedMembership
 
 claim = claims_of((*MACHINES, MACHINE))
-FIRST, SECOND = Remembered(uid="u", epoch=1), Remembered(uid="u", epoch=2)
+FIRST, SECOND = RememberedMembership(uid="u", epoch=1), RememberedMembership(uid="u", epoch=2)
 
 
 @claim
 async def test_nothing_is_remembered_at_first(h: MachineHarness) -> None:
-    assert await h.driver().remembered() is None
+    assert await h.driver().read_remembered() is None
 
 
 @claim
@@ -26,10 +26,10 @@ async def test_what_is_remembered_survives_a_kill_and_a_loss_of_power(h: Machine
     for one in (FIRST, SECOND):
         await h.driver().remember(one)
         h.kill()
-        assert await h.driver().remembered() == one
+        assert await h.driver().read_remembered() == one
     await h.driver().remember(FIRST)
     h.lose_power()
-    assert await h.driver().remembered() == FIRST
+    assert await h.driver().read_remembered() == FIRST
 
 
 @claim
@@ -41,7 +41,7 @@ async def test_what_was_being_written_is_there_whole_or_not_at_all(h: MachineHar
             for _ in range(rounds):
                 await asyncio.sleep(0)
             end()
-            assert await h.driver().remembered() in (FIRST, SECOND)
+            assert await h.driver().read_remembered() in (FIRST, SECOND)
             await asyncio.gather(task, return_exceptions=True)
 
 
@@ -52,13 +52,13 @@ async def test_a_disk_that_takes_nothing_keeps_what_it_has(h: MachineHarness) ->
     h.fill_disk(True)
     with pytest.raises(OSError, match="No space"):
         await port.remember(SECOND)
-    assert await port.remembered() == FIRST
+    assert await port.read_remembered() == FIRST
     h.lose_power()
-    assert await h.driver().remembered() == FIRST
+    assert await h.driver().read_remembered() == FIRST
     h.fill_disk(False)
     port = h.driver()
     await port.remember(SECOND)
-    assert await port.remembered() == SECOND
+    assert await port.read_remembered() == SECOND
 
 
 @claim
@@ -100,11 +100,11 @@ async def test_the_lock_of_a_killed_daemon_is_free(h: MachineHarness) -> None:
 @claim
 async def test_figures_are_of_their_kinds(h: MachineHarness) -> None:
     port = h.driver()
-    assert port.capacity().cpu_milli > 0
-    assert port.load() >= 0.0
-    used = port.used()
+    assert port.read_capacity().cpu_milli > 0
+    assert port.read_load() >= 0.0
+    used = port.read_usage()
     assert used is None or used.memory_bytes > 0
     stall = port.disk_stall()
     assert stall is None or 0.0 <= stall <= 1.0
-    assert port.capabilities() == port.capabilities()
-    assert port.capabilities().cpus >= 0
+    assert port.read_capabilities() == port.read_capabilities()
+    assert port.read_capabilities().cpus >= 0

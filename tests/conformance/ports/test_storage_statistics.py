@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
-from tests.conformance.claims import claims_of
+from tests.conformance.claims import claims_of, until
 from tests.conformance.ports.harness import StatisticsHarness
 from tests.conformance.ports.real_ceph import STATISTICS
 
-from outlive.base.errors import Unavailable
+from outlive.base import Unavailable
 from outlive.node.ports import StorageReport, StorageStatisticsPort
-from outlive.resources import check_name
-from outlive.resources.meta import object_name
+from outlive.resources import check_name, object_name
 
 claim = claims_of([STATISTICS])
 TRIES = 20
+TURN_S = 0.05
 
 
 async def whole(port: StorageStatisticsPort) -> StorageReport:
     """A round in which everything was answered; on a busy machine some are not."""
+    missing: object = None
     for _ in range(TRIES):
-        report = await port.collect()
+        try:
+            report = await port.collect()
+        except Unavailable as error:
+            missing = error
+            continue
         if not report.cluster.missing:
             return report
-    raise AssertionError(report.cluster.missing)
+        missing = report.cluster.missing
+    raise AssertionError(missing)
 
 
 @claim
 async def test_a_round_says_how_the_cluster_its_daemons_and_its_pools_do(h: StatisticsHarness) -> None:
     port = h.driver()
-    check_name(port.cluster())
+    check_name(port.find_cluster())
     report = await whole(port)
     cluster = report.cluster
     assert cluster.id
@@ -42,12 +47,12 @@ async def test_a_round_says_how_the_cluster_its_daemons_and_its_pools_do(h: Stat
     assert set(report.daemons) == report.all_daemons
     for number, daemon in report.daemons.items():
         check_name(number)
-        assert (daemon.cluster, daemon.up, daemon.in_) == (port.cluster(), True, True)
+        assert (daemon.cluster, daemon.up, daemon.in_) == (port.find_cluster(), True, True)
         assert daemon.size_bytes >= daemon.used_bytes >= 0
     assert set(report.pools) == report.all_pools == set(h.pools)
     for name, pool in report.pools.items():
         check_name(object_name(name))
-        assert (pool.cluster, pool.pool) == (port.cluster(), name)
+        assert (pool.cluster, pool.pool) == (port.find_cluster(), name)
     assert report.out == frozenset()
 
 
@@ -75,17 +80,17 @@ async def test_servers_that_hang_end_a_round_in_time_and_leave_no_process(h: Sta
     """Nor do they block anything else: the loop goes on meanwhile."""
     port = h.driver()
     h.hang(True)
-    began, turns = time.monotonic(), 0
+    turns = 0
     asked = asyncio.ensure_future(port.collect())
     while not asked.done():
         turns += 1
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(TURN_S)
     with pytest.raises(Unavailable) as raised:
         await asked
     assert raised.value.remedy
-    assert time.monotonic() - began < h.limit_s + 3.0
-    assert turns > h.limit_s
-    assert h.children() == 0
+    # in turns of the loop, so that time in which the machine stood still counts for nobody
+    assert h.limit_s < turns < (h.limit_s + 3.0) / TURN_S
+    await until(lambda: not h.children(), "they have ended")
     h.hang(False)
     await whole(port)
 
@@ -94,20 +99,13 @@ async def test_servers_that_hang_end_a_round_in_time_and_leave_no_process(h: Sta
 async def test_a_round_that_is_given_up_leaves_no_process(h: StatisticsHarness) -> None:
     h.hang(True)
     asked = asyncio.ensure_future(h.driver().collect())
-    for _ in range(100):
-        await asyncio.sleep(0.05)
-        if h.children():
-            break
+    await until(h.children, "it asks")
     h.kill()
     with pytest.raises(asyncio.CancelledError):
         await asked
-    for _ in range(100):  # a process that was killed is there until the kernel has ended it
-        if not h.children():
-            break
-        await asyncio.sleep(0.05)
-    assert h.children() == 0
+    await until(lambda: not h.children(), "they have ended")
 
 
 @claim
 async def test_a_host_without_storage_daemons_has_no_devices(h: StatisticsHarness) -> None:
-    assert await h.driver().devices() == {}
+    assert await h.driver().list_devices() == {}

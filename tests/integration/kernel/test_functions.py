@@ -13,8 +13,8 @@ import pytest
 from tests.conformance.ports.function_claims import CLAIMS
 from tests.support.kernel_guest import FUNCTIONS
 
-from outlive.base.errors import Refused
-from outlive.resources.functions import VirtualFunctionSettings
+from outlive.base import Refused
+from outlive.resources import VirtualFunctionSettings
 
 pytestmark = [pytest.mark.component("kernel-guest"), pytest.mark.slow]
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def load(command: tuple[str, ...]) -> None:
 
 @pytest.fixture(scope="module")
 def functions() -> Any:
-    from outlive.drivers.links.functions import CardFunctions
+    from outlive.drivers.links import CardFunctions
 
     return CardFunctions()
 

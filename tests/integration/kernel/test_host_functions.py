@@ -15,17 +15,13 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from tests.support.loops import run_by
 
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.functions.reconciler import FunctionReconciler
-from outlive.node.functions.settings import SriovDevice
-from outlive.resources import Hypervisor, ObjectMeta
-from outlive.resources.functions import VirtualFunctionSettings
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.faults import FaultRecorder, FaultSet
-from outlive.store.memory import MemoryStore
+from outlive.base import Random, SeededIds, SystemClock
+from outlive.node.functions import FunctionReconciler, SriovDevice
+from outlive.resources import Hypervisor, ObjectMeta, VirtualFunctionSettings
+from outlive.runtime import DecisionLog, FaultRecorder, FaultSet
+from outlive.store import MemoryStore
 
 pytestmark = [pytest.mark.component("kernel-guest"), pytest.mark.slow]
 HOST = "kvm-1"
@@ -50,7 +46,7 @@ class World:
         self.store = MemoryStore(self.clock, self.ids)
 
     def daemon(self, *devices: SriovDevice) -> FunctionReconciler:
-        from outlive.drivers.links.functions import CardFunctions
+        from outlive.drivers.links import CardFunctions
 
         async def read(_vm: str) -> None:
             return None
@@ -96,47 +92,41 @@ def shown(card: str, index: int) -> str:
     return next(line for line in told.splitlines() if line.strip().startswith(f"vf {index} "))
 
 
-def test_daemon_makes_registers_and_programs_functions_and_does_so_again(card: str) -> None:
+@run_by(play)
+async def test_daemon_makes_registers_and_programs_functions_and_does_so_again(world: World, *, card: str) -> None:
     """What somebody else has changed on the card since is as it is wanted after the next start."""
+    await world.want(**{f"{card}v1": VirtualFunctionSettings(vlan=7, vlan_qos=3, link_state="enable")})
+    first = world.daemon(SriovDevice(device=card, count=2), SriovDevice(device="enp9s9", count=2))
+    await first.reconcile()
+    await first.reconcile()
+    status = (await world.host()).status
+    assert [one.name for one in status.virtual_functions] == [f"{card}v0", f"{card}v1"]
+    assert all(one.pci.startswith("0000:") for one in status.virtual_functions)
+    assert {one.name: one.vf_count for one in status.physical_functions} == {card: 2, "enp9s9": 2}
+    assert "no network device enp9s9" in {one.name: one.message for one in status.physical_functions}["enp9s9"]
+    assert (status.virtual_functions[1].settings.vlan, status.virtual_functions[1].settings.vlan_qos) == (7, 3)
+    assert "linkState: Operation not supported" in status.virtual_functions[1].message
+    assert status.virtual_functions[0].message == ""
+    assert "vlan 7, qos 3" in shown(card, 1)
 
-    async def story(world: World) -> None:
-        await world.want(**{f"{card}v1": VirtualFunctionSettings(vlan=7, vlan_qos=3, link_state="enable")})
-        first = world.daemon(SriovDevice(device=card, count=2), SriovDevice(device="enp9s9", count=2))
-        await first.reconcile()
-        await first.reconcile()
-        status = (await world.host()).status
-        assert [one.name for one in status.virtual_functions] == [f"{card}v0", f"{card}v1"]
-        assert all(one.pci.startswith("0000:") for one in status.virtual_functions)
-        assert {one.name: one.vf_count for one in status.physical_functions} == {card: 2, "enp9s9": 2}
-        assert "no network device enp9s9" in {one.name: one.message for one in status.physical_functions}["enp9s9"]
-        assert (status.virtual_functions[1].settings.vlan, status.virtual_functions[1].settings.vlan_qos) == (7, 3)
-        assert "linkState: Operation not supported" in status.virtual_functions[1].message
-        assert status.virtual_functions[0].message == ""
-        assert "vlan 7, qos 3" in shown(card, 1)
-
-        change(card, 1, "vlan", "0")
-        assert "vlan" not in shown(card, 1)
-        await world.daemon(SriovDevice(device=card, count=2)).reconcile()
-        assert "vlan 7, qos 3" in shown(card, 1)
-        assert [one.name for one in (await world.host()).status.physical_functions] == [card]
-
-    play(story)
+    change(card, 1, "vlan", "0")
+    assert "vlan" not in shown(card, 1)
+    await world.daemon(SriovDevice(device=card, count=2)).reconcile()
+    assert "vlan 7, qos 3" in shown(card, 1)
+    assert [one.name for one in (await world.host()).status.physical_functions] == [card]
 
 
-def test_count_is_not_changed_while_a_function_is_in_use(card: str) -> None:
+@run_by(play)
+async def test_count_is_not_changed_while_a_function_is_in_use(world: World, *, card: str) -> None:
     """The card keeps what it has, and the host says so."""
-
-    async def story(world: World) -> None:
-        await world.daemon(SriovDevice(device=card, count=2)).reconcile()
-        found = await world.host()
-        used = tuple(_replace(one, used_by="vm-1") for one in found.status.virtual_functions)
-        await world.store.replace_status(_replace(found, status=_replace(found.status, virtual_functions=used)))
-        await world.daemon(SriovDevice(device=card, count=3)).reconcile()
-        status = (await world.host()).status
-        assert len(status.virtual_functions) == 2
-        assert "refuses to have 3 virtual functions" in status.physical_functions[0].message
-
-    play(story)
+    await world.daemon(SriovDevice(device=card, count=2)).reconcile()
+    found = await world.host()
+    used = tuple(_replace(one, used_by="vm-1") for one in found.status.virtual_functions)
+    await world.store.replace_status(_replace(found, status=_replace(found.status, virtual_functions=used)))
+    await world.daemon(SriovDevice(device=card, count=3)).reconcile()
+    status = (await world.host()).status
+    assert len(status.virtual_functions) == 2
+    assert "refuses to have 3 virtual functions" in status.physical_functions[0].message
 
 
 def test_count_is_not_changed_while_a_device_of_somebody_else_is_on_a_function(card: str) -> None:

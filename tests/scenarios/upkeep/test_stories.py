@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from outlive.simulation.scenario import Scenario, read_scenario
-from outlive.simulation.story import Ended, Story
+from outlive.simulation import PlayedStory, Scenario, Story, read_scenario
 from tests.scenarios.upkeep import verbs  # noqa: F401 - they enter their verbs
 from tests.support.loops import run
 
@@ -17,8 +16,8 @@ HERE = Path(__file__).parent
 FOLDERS = sorted(path.parent for path in HERE.glob("*/README"))
 
 
-def played(scenario: Scenario) -> Ended:
-    async def play() -> Ended:
+def played(scenario: Scenario) -> PlayedStory:
+    async def play() -> PlayedStory:
         return await Story(scenario, seed=scenario.spec.seed, replay="").play()
 
     return run(play())

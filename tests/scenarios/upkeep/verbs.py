@@ -15,15 +15,14 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
-from outlive.simulation.hosts import SimHost
-from outlive.simulation.verbs.table import Name, verb
-from outlive.simulation.world import World
+from outlive.simulation import SimHost, World
+from outlive.simulation.verbs import Name, register_verb
 
 _replace = msgspec.structs.replace
 Change = Callable[[tuple[Instance, ...]], tuple[Instance, ...]]
 
 
-@verb("vm-moved", "{vms} is on {to} now")
+@register_verb("vm-moved", "{vms} is on {to} now")
 async def _moved(world: World, vm: Name, to: Name) -> None:
     """A live migration that ends now."""
     found = await _leave(world, vm)
@@ -31,7 +30,7 @@ async def _moved(world: World, vm: Name, to: Name) -> None:
     await _instances(world, to, lambda there: (*there, Instance(id=vm)), found.spec.resources)
 
 
-@verb("vm-active", "whether {vms} is active changes: {details}")
+@register_verb("vm-active", "whether {vms} is active changes: {details}")
 async def _active(world: World, vm: Name, on: bool) -> None:
     await _instances(
         world,
@@ -40,18 +39,18 @@ async def _active(world: World, vm: Name, on: bool) -> None:
     )
 
 
-@verb("vm-listed", "the host of {vms} lists it")
+@register_verb("vm-listed", "the host of {vms} lists it")
 async def _listed(world: World, vm: Name) -> None:
     found = await world.store.get(VirtualMachine, vm)
     await _instances(world, _host_of(world, vm), lambda there: (*there, Instance(id=vm)), found.spec.resources)
 
 
-@verb("vm-gone", "{vms} is gone")
+@register_verb("vm-gone", "{vms} is gone")
 async def _gone(world: World, vm: Name) -> None:
     await world.store.delete((await _leave(world, vm)).ref)
 
 
-@verb("vm-resized", "{vms} needs more or less: {details}")
+@register_verb("vm-resized", "{vms} needs more or less: {details}")
 async def _resized(world: World, vm: Name, cpu: str, memory: str) -> None:
     found = await world.store.get(VirtualMachine, vm)
     resources = Amounts.parse({"cpu": cpu, "memory": memory})
@@ -59,13 +58,13 @@ async def _resized(world: World, vm: Name, cpu: str, memory: str) -> None:
     await _instances(world, _host_of(world, vm), lambda there: there, resources - found.spec.resources)
 
 
-@verb("vms-wiped", "every VM vanishes from the inventory, and hosts still list them")
+@register_verb("vms-wiped", "every VM vanishes from the inventory, and hosts still list them")
 async def _wiped(world: World) -> None:
-    for vm in world.store.all_of(VirtualMachine):
+    for vm in world.store.list_all(VirtualMachine):
         await world.store.delete(vm.ref)
 
 
-@verb("host-changed", "{who} changes: {details}")
+@register_verb("host-changed", "{who} changes: {details}")
 async def _changed(world: World, host: SimHost, ready: bool = True, cpu: str = "", memory: str = "") -> None:
     found = await world.store.get(Hypervisor, host.name)
     condition = Condition(type="Ready", status="True" if ready else "False", reason="Maintenance")
@@ -75,18 +74,18 @@ async def _changed(world: World, host: SimHost, ready: bool = True, cpu: str = "
     )
 
 
-@verb("host-gone", "{who} vanishes from the inventory")
+@register_verb("host-gone", "{who} vanishes from the inventory")
 async def _host_gone(world: World, host: SimHost) -> None:
     await world.store.delete((await world.store.get(Hypervisor, host.name)).ref)
 
 
-@verb("slot-moved", "somebody sets the host of the first slot of {vms} to {to}")
+@register_verb("slot-moved", "somebody sets the host of the first slot of {vms} to {to}")
 async def _slot_moved(world: World, vm: Name, to: Name) -> None:
     slot = _slot_of(world, vm)
     await world.store.replace_status(_replace(slot, status=_replace(slot.status, host=to)))
 
 
-@verb("slot-stripped", "somebody deletes what the first slot of {vms} is for")
+@register_verb("slot-stripped", "somebody deletes what the first slot of {vms} is for")
 async def _slot_stripped(world: World, vm: Name) -> None:
     slot = _slot_of(world, vm)
     await world.store.replace_status(
@@ -97,7 +96,7 @@ async def _slot_stripped(world: World, vm: Name) -> None:
 def _slot_of(world: World, vm: str) -> Reservation:
     slots = [
         one
-        for one in world.store.all_of(Reservation)
+        for one in world.store.list_all(Reservation)
         if one.status.failover_reservation is not None and vm in one.status.failover_reservation.allocations
     ]
     return min(slots, key=lambda one: one.name)

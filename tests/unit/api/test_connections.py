@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from outlive.api.config import STALLED_SECONDS, UNKNOWN_WRITE_SECONDS, WRITE_SECONDS
-from outlive.api.connections import Connections, client_group
+from outlive.api import STALLED_SECONDS, UNKNOWN_WRITE_SECONDS, WRITE_SECONDS, Connections, client_group
 
 
 class Opened:

@@ -6,13 +6,20 @@ import msgspec
 import pytest
 from starlette.requests import Request
 
-from outlive.api.config import ApiSettings, check_scheduler_auth, parse_listen
-from outlive.api.errors import STATUSES, plain_problem, status_document, status_of
-from outlive.api.kubernetes import age, columns, row
-from outlive.api.requests import wanted_table
-from outlive.base import errors
-from outlive.base.clock import Instant, as_datetime
-from outlive.base.errors import BadInput, Conflict, OutliveError
+from outlive.api import (
+    STATUSES,
+    ApiSettings,
+    check_scheduler_auth,
+    column_definitions,
+    format_age,
+    parse_listen,
+    plain_problem,
+    status_document,
+    status_of,
+    table_row,
+    wanted_table,
+)
+from outlive.base import BadInput, Conflict, Instant, OutliveError, as_datetime, errors
 from outlive.resources import (
     KINDS,
     Amounts,
@@ -22,8 +29,11 @@ from outlive.resources import (
     Hypervisor,
     HypervisorStatus,
     ObjectMeta,
+    cell_at,
+    object_cells,
+    parse_path,
+    value_at,
 )
-from outlive.resources.columns import cell, cells, parse_path, value_at
 
 HOST = Hypervisor(
     metadata=ObjectMeta(name="h1", labels={"topology.kubernetes.io/zone": "az1"}, creation_timestamp=as_datetime(1000)),
@@ -35,8 +45,8 @@ HOST = Hypervisor(
 
 
 def test_columns_show_defaults_that_the_wire_leaves_out() -> None:
-    assert cells(HOST) == ["az1", "", "True", 0, "7500m", "16Gi"]
-    assert cells(HOST, known={"State": "silent for 9 s"})[1] == "silent for 9 s"
+    assert object_cells(HOST) == ["az1", "", "True", 0, "7500m", "16Gi"]
+    assert object_cells(HOST, known={"State": "silent for 9 s"})[1] == "silent for 9 s"
 
 
 def test_every_column_of_every_kind_can_be_parsed() -> None:
@@ -46,15 +56,15 @@ def test_every_column_of_every_kind_can_be_parsed() -> None:
 
 
 def test_what_is_not_there_is_an_empty_cell() -> None:
-    assert cell(HOST, ".status.allocation.cpu") == ""
-    assert cell(HOST, '.status.conditions[?(@.type=="Gone")].status') == ""
+    assert cell_at(HOST, ".status.allocation.cpu") == ""
+    assert cell_at(HOST, '.status.conditions[?(@.type=="Gone")].status') == ""
     assert value_at(HOST, ".no.such.field") is None
 
 
 def test_lists_and_maps_are_cells_of_text() -> None:
     status = CoverageStatus(required=2, covered=True, slots=("a", "b"), also_needs=Amounts(gpu=1))
-    assert cell(Coverage(status=status), ".status.slots") == "a,b"
-    assert cell(Coverage(status=status), ".status.alsoNeeds") == "gpu=1"
+    assert cell_at(Coverage(status=status), ".status.slots") == "a,b"
+    assert cell_at(Coverage(status=status), ".status.alsoNeeds") == "gpu=1"
 
 
 @pytest.mark.parametrize("path", ["status", ".a[0]", ".a.", "..b"])
@@ -85,7 +95,7 @@ def test_a_table_is_sent_only_to_who_asks_for_it_first(accept: str, version: str
 
 def test_a_row_has_a_cell_for_every_column() -> None:
     for kind in (Hypervisor,):
-        assert len(row(HOST, Instant(2000), "None", {})["cells"]) == len(columns(kind))
+        assert len(table_row(HOST, Instant(2000), "None", {})["cells"]) == len(column_definitions(kind))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +103,7 @@ def test_a_row_has_a_cell_for_every_column() -> None:
     [(0, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (172_800, "2d"), (10**8, "1157d"), (-5, "0s")],
 )
 def test_ages_are_whole_and_short(seconds: float, text: str) -> None:
-    assert age(HOST.metadata, Instant(1000 + seconds)) == text
+    assert format_age(HOST.metadata, Instant(1000 + seconds)) == text
 
 
 @pytest.mark.parametrize(
@@ -111,8 +121,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"listen": "nowhere"}, {"tls_key": "k"}, {"tls_client_ca": "c"}, {"watches": 0}, {"connections": -1}],
+    "settings", [{"listen": "nowhere"}, {"tls_key": "k"}, {"tls_client_ca": "c"}, {"watches": 0}, {"connections": -1}]
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ValueError):

@@ -7,22 +7,16 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
-from tests.support.loops import run
 
-from outlive.api.admission_review import ReviewedWrite, _ends_cascade
-from outlive.api.auth import Identity, Role
-from outlive.api.quotas import COUNTED_AGAIN_S, HostQuotas
-from outlive.base.clock import LoopClock
-from outlive.base.errors import LimitExceeded
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.resources import DecisionRecord, Election, Flavor, ObjectMeta, Resource
-from outlive.resources.codec import encode
-from outlive.store.memory import MemoryStore
+from outlive.api import COUNTED_AGAIN_S, HostQuotas, Identity, ReviewedWrite, Role
+from outlive.api.admission_review import _ends_cascade
+from outlive.base import LimitExceeded, LoopClock, Random, SeededIds
+from outlive.resources import DecisionRecord, Election, Flavor, ObjectMeta, Resource, encode
+from outlive.store import MemoryStore
 
 HOST = Identity("kvm-1", Role.HOST, host="kvm-1")
 AT = datetime(2030, 1, 1, tzinfo=UTC)
-MOST, _ = DecisionRecord.info.quota.most(shared=True)
+MOST, _ = DecisionRecord.info.quota.get_limits(shared=True)
 
 
 def record(number: int, by: str = "kvm-1") -> DecisionRecord:
@@ -37,40 +31,31 @@ async def filled(count: int) -> tuple[MemoryStore, HostQuotas]:
     return store, HostQuotas(store, clock)
 
 
-def test_a_host_has_its_share_of_records_and_no_more_and_others_have_theirs() -> None:
-    async def scene() -> None:
-        _, quotas = await filled(MOST - 2)
-        for number in (-1, -2):
-            await quotas.check(HOST, None, record(number))
-        with pytest.raises(LimitExceeded, match=f"{MOST} decisionrecords of kvm-1"):
-            await quotas.check(HOST, None, record(-3))
-        other = Identity("kvm-2", Role.HOST, host="kvm-2")
-        await quotas.check(other, None, record(1, "kvm-2"))
-        await quotas.check(Identity("admin", Role.ADMIN), None, record(-3))
-
-    run(scene())
+async def test_a_host_has_its_share_of_records_and_no_more_and_others_have_theirs() -> None:
+    _, quotas = await filled(MOST - 2)
+    for number in (-1, -2):
+        await quotas.check(HOST, None, record(number))
+    with pytest.raises(LimitExceeded, match=f"{MOST} decisionrecords of kvm-1"):
+        await quotas.check(HOST, None, record(-3))
+    other = Identity("kvm-2", Role.HOST, host="kvm-2")
+    await quotas.check(other, None, record(1, "kvm-2"))
+    await quotas.check(Identity("admin", Role.ADMIN), None, record(-3))
 
 
-def test_what_was_deleted_gives_room_as_soon_as_it_is_counted_again() -> None:
-    async def scene() -> None:
-        store, quotas = await filled(MOST)
-        with pytest.raises(LimitExceeded):
-            await quotas.check(HOST, None, record(-1))
-        await store.delete(record(0).ref)
-        await asyncio.sleep(COUNTED_AGAIN_S + 1.0)
+async def test_what_was_deleted_gives_room_as_soon_as_it_is_counted_again() -> None:
+    store, quotas = await filled(MOST)
+    with pytest.raises(LimitExceeded):
         await quotas.check(HOST, None, record(-1))
+    await store.delete(record(0).ref)
+    await asyncio.sleep(COUNTED_AGAIN_S + 1.0)
+    await quotas.check(HOST, None, record(-1))
 
-    run(scene())
 
-
-def test_kinds_of_the_safety_protocol_are_never_refused() -> None:
-    async def scene() -> None:
-        _, quotas = await filled(0)
-        most, _ = Election.info.quota.most()
-        for number in range(most + 5):
-            await quotas.check(HOST, None, Election(metadata=ObjectMeta(name=f"e{number}")))
-
-    run(scene())
+async def test_kinds_of_the_safety_protocol_are_never_refused() -> None:
+    _, quotas = await filled(0)
+    most, _ = Election.info.quota.get_limits()
+    for number in range(most + 5):
+        await quotas.check(HOST, None, Election(metadata=ObjectMeta(name=f"e{number}")))
 
 
 def cascade(before: Resource, after: Resource) -> bool:

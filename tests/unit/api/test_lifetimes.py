@@ -14,15 +14,9 @@ from tests.support.calendar import DAY_S, Calendar
 from tests.support.loops import run, run_real
 from tests.support.token_host import FIRST, NAME, START_S, Crash, Disk, Line, TokenServer, look
 
-from outlive.api.auth import Identity, Role
-from outlive.api.errors import Unauthenticated
-from outlive.api.lifetimes import LOOK_S, StateToken, TokenUpkeep, file_faults
-from outlive.api.tokens import digest_of
-from outlive.base.clock import as_datetime
-from outlive.base.errors import Refused
-from outlive.base.ids import SystemIds
-from outlive.resources import Fault, ObjectMeta, Token
-from outlive.resources.tokens import LASTS, LONGEST, OVERLAP
+from outlive.api import LOOK_S, Identity, Role, StateToken, TokenUpkeep, Unauthenticated, digest_of, file_faults
+from outlive.base import Refused, SystemIds, as_datetime
+from outlive.resources import LASTS, LONGEST, OVERLAP, Fault, ObjectMeta, Token
 
 STEPS = (
     "before the next secret is kept",
@@ -96,197 +90,163 @@ def test_no_lost_answer_and_no_crash_locks_a_host_out(tmp_path_factory: pytest.T
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_host_that_crashes_in_each_step_ends_its_renewal_later(tmp_path: Path, step: str) -> None:
-    async def story() -> None:
-        server, crashed = TokenServer(), []
+async def test_a_host_that_crashes_in_each_step_ends_its_renewal_later(tmp_path: Path, step: str) -> None:
+    server, crashed = TokenServer(), []
 
-        def once(name: str) -> None:
-            if name == step and not crashed:
-                crashed.append(name)
-                raise Crash
+    def once(name: str) -> None:
+        if name == step and not crashed:
+            crashed.append(name)
+            raise Crash
 
-        await server.begin()
-        await server.mark()
-        disk = Disk(once)
-        assert not await look(server, disk, iter(()), 1)
-        assert crashed == [step]
-        assert server.knows(disk.token)
-        assert await look(server, disk, iter(()), 2)
-        assert disk.token != FIRST
-        assert server.knows(disk.token)
-
-    run(story())
+    await server.begin()
+    await server.mark()
+    disk = Disk(once)
+    assert not await look(server, disk, iter(()), 1)
+    assert crashed == [step]
+    assert server.knows(disk.token)
+    assert await look(server, disk, iter(()), 2)
+    assert disk.token != FIRST
+    assert server.knows(disk.token)
 
 
-def test_a_host_renews_when_a_third_of_the_time_is_left_and_not_before(tmp_path: Path) -> None:
-    async def story() -> None:
-        server, disk = TokenServer(), Disk(lambda _: None)
-        await server.begin()
-        server.clock.ahead_s = 59 * DAY_S
-        await look(server, disk, iter(()), 1)
-        assert disk.token == FIRST
-        server.clock.ahead_s = 61 * DAY_S
-        await look(server, disk, iter(()), 2)
-        assert (disk.former, server.knows(FIRST), server.knows(disk.token)) == (FIRST, True, True)
-        await upkeep(server, tmp_path).update()
-        found = await server.store.get(Token, NAME)
-        assert (found.digest, found.former_digest) == (digest_of(disk.token.encode()), digest_of(FIRST.encode()))
-        assert (found.host, found.machine_id, found.role) == ("kvm-1", "m" * 32, "host")
-        assert found.expires == as_datetime(server.clock.now()) + LASTS
-        server.clock.ahead_s += OVERLAP.total_seconds() + 1.0
-        assert (server.knows(FIRST), server.knows(disk.token)) == (False, True)
-
-    run(story())
+async def test_a_host_renews_when_a_third_of_the_time_is_left_and_not_before(tmp_path: Path) -> None:
+    server, disk = TokenServer(), Disk(lambda _: None)
+    await server.begin()
+    server.clock.ahead_s = 59 * DAY_S
+    await look(server, disk, iter(()), 1)
+    assert disk.token == FIRST
+    server.clock.ahead_s = 61 * DAY_S
+    await look(server, disk, iter(()), 2)
+    assert (disk.former, server.knows(FIRST), server.knows(disk.token)) == (FIRST, True, True)
+    await upkeep(server, tmp_path).update()
+    found = await server.store.get(Token, NAME)
+    assert (found.digest, found.former_digest) == (digest_of(disk.token.encode()), digest_of(FIRST.encode()))
+    assert (found.host, found.machine_id, found.role) == ("kvm-1", "m" * 32, "host")
+    assert found.expires == as_datetime(server.clock.now()) + LASTS
+    server.clock.ahead_s += OVERLAP.total_seconds() + 1.0
+    assert (server.knows(FIRST), server.knows(disk.token)) == (False, True)
 
 
-def test_a_host_that_was_off_for_too_long_is_told_to_join_again(tmp_path: Path) -> None:
-    async def story() -> None:
-        server = TokenServer()
-        await server.begin()
-        server.clock.ahead_s = 91 * DAY_S
-        with pytest.raises(Unauthenticated, match=r"the token host.kvm-1 ended at 2027-04-15") as caught:
-            server.stored.identify(FIRST.encode())
-        assert "outlive token create --join --host kvm-1" in caught.value.remedy
-
-    run(story())
+async def test_a_host_that_was_off_for_too_long_is_told_to_join_again(tmp_path: Path) -> None:
+    server = TokenServer()
+    await server.begin()
+    server.clock.ahead_s = 91 * DAY_S
+    with pytest.raises(Unauthenticated, match=r"the token host.kvm-1 ended at 2027-04-15") as caught:
+        server.stored.identify(FIRST.encode())
+    assert "outlive token create --join --host kvm-1" in caught.value.remedy
 
 
-def test_a_host_whose_disk_forgot_the_last_step_ends_it_with_the_next_secret(tmp_path: Path) -> None:
+async def test_a_host_whose_disk_forgot_the_last_step_ends_it_with_the_next_secret(tmp_path: Path) -> None:
     """The server knows the next secret alone, which still lies beside the token: the connection goes on with that one
     (``HttpStore``), and the look puts it in its place."""
-
-    async def story() -> None:
-        server, disk = TokenServer(), Disk(lambda _: None)
-        await server.begin()
-        await server.mark()
-        await look(server, disk, iter(()), 1)
-        await upkeep(server, tmp_path).update()
-        server.clock.ahead_s += OVERLAP.total_seconds() + 1.0
-        fresh, disk.next, disk.token = disk.token, disk.token, FIRST
-        assert not server.knows(disk.token)
-        await look(server, disk, iter(()), 2, token=fresh)
-        assert (disk.token, disk.next, server.knows(disk.token)) == (fresh, "", True)
-
-    run(story())
+    server, disk = TokenServer(), Disk(lambda _: None)
+    await server.begin()
+    await server.mark()
+    await look(server, disk, iter(()), 1)
+    await upkeep(server, tmp_path).update()
+    server.clock.ahead_s += OVERLAP.total_seconds() + 1.0
+    fresh, disk.next, disk.token = disk.token, disk.token, FIRST
+    assert not server.knows(disk.token)
+    await look(server, disk, iter(()), 2, token=fresh)
+    assert (disk.token, disk.next, server.knows(disk.token)) == (fresh, "", True)
 
 
-def test_a_secret_that_was_renewed_renews_nothing_more(tmp_path: Path) -> None:
+async def test_a_secret_that_was_renewed_renews_nothing_more(tmp_path: Path) -> None:
     """Who has copied the former secret cannot make another one of it."""
-
-    async def story() -> None:
-        server, disk = TokenServer(), Disk(lambda _: None)
-        await server.begin()
-        await server.mark()
-        await look(server, disk, iter(()), 1)
-        await upkeep(server, tmp_path).update()
-        thief = Disk(lambda _: None)
-        await server.mark()
-        await look(server, thief, iter(()), 2)
-        assert not server.knows(thief.next or "-")
-        assert thief.token == FIRST
-        assert server.knows(disk.token)
-
-    run(story())
+    server, disk = TokenServer(), Disk(lambda _: None)
+    await server.begin()
+    await server.mark()
+    await look(server, disk, iter(()), 1)
+    await upkeep(server, tmp_path).update()
+    thief = Disk(lambda _: None)
+    await server.mark()
+    await look(server, thief, iter(()), 2)
+    assert not server.knows(thief.next or "-")
+    assert thief.token == FIRST
+    assert server.knows(disk.token)
 
 
-def test_a_secret_renews_nothing_from_the_first_use_of_the_next_one_on(tmp_path: Path) -> None:
+async def test_a_secret_renews_nothing_from_the_first_use_of_the_next_one_on(tmp_path: Path) -> None:
     """Also before that use is written down."""
-
-    async def story() -> None:
-        server, disk = TokenServer(), Disk(lambda _: None)
-        await server.begin()
-        await server.mark()
-        await look(server, disk, iter(()), 1)
-        server.identify(disk.token)
-        thief = Line(server, FIRST, iter(()))
-        with pytest.raises(Refused, match="was renewed at"):
-            await thief.command("/token/renew", {"digest": digest_of(b"of-the-thief")})
-        assert server.knows(disk.token)
-        await upkeep(server, tmp_path).update()
-        assert server.knows(disk.token)
-
-    run(story())
+    server, disk = TokenServer(), Disk(lambda _: None)
+    await server.begin()
+    await server.mark()
+    await look(server, disk, iter(()), 1)
+    server.identify(disk.token)
+    thief = Line(server, FIRST, iter(()))
+    with pytest.raises(Refused, match="was renewed at"):
+        await thief.command("/token/renew", {"digest": digest_of(b"of-the-thief")})
+    assert server.knows(disk.token)
+    await upkeep(server, tmp_path).update()
+    assert server.knows(disk.token)
 
 
-def test_the_old_secret_ends_ten_minutes_after_the_new_one_was_used_however_often_it_is_used_itself(
+async def test_the_old_secret_ends_ten_minutes_after_the_new_one_was_used_however_often_it_is_used_itself(
     tmp_path: Path,
 ) -> None:
     """A watch shows the secret that it began with, before each event; and so does who has stolen it."""
+    server, disk = TokenServer(), Disk(lambda _: None)
+    await server.begin()
+    await server.mark()
+    await look(server, disk, iter(()), 1)
+    kept = upkeep(server, tmp_path)
+    server.identify(disk.token)
+    server.identify(FIRST)
+    await kept.update()
+    server.identify(FIRST)
+    server.clock.ahead_s += OVERLAP.total_seconds() + 1.0
+    assert (server.knows(FIRST), server.knows(disk.token)) == (False, True)
 
-    async def story() -> None:
-        server, disk = TokenServer(), Disk(lambda _: None)
-        await server.begin()
-        await server.mark()
-        await look(server, disk, iter(()), 1)
-        kept = upkeep(server, tmp_path)
-        server.identify(disk.token)
+
+async def test_a_last_use_is_written_at_most_once_an_hour(tmp_path: Path) -> None:
+    server = TokenServer()
+    await server.begin()
+    kept, versions = upkeep(server, tmp_path), set()
+    for _ in range(3 * 180):
         server.identify(FIRST)
         await kept.update()
-        server.identify(FIRST)
-        server.clock.ahead_s += OVERLAP.total_seconds() + 1.0
-        assert (server.knows(FIRST), server.knows(disk.token)) == (False, True)
-
-    run(story())
-
-
-def test_a_last_use_is_written_at_most_once_an_hour(tmp_path: Path) -> None:
-    async def story() -> None:
-        server = TokenServer()
-        await server.begin()
-        kept, versions = upkeep(server, tmp_path), set()
-        for _ in range(3 * 180):
-            server.identify(FIRST)
-            await kept.update()
-            versions.add((await server.store.get(Token, NAME)).metadata.resource_version)
-            server.clock.ahead_s += LOOK_S
-        assert len(versions) == 3
-        assert (await server.store.get(Token, NAME)).last_used is not None
-
-    run(story())
+        versions.add((await server.store.get(Token, NAME)).metadata.resource_version)
+        server.clock.ahead_s += LOOK_S
+    assert len(versions) == 3
+    assert (await server.store.get(Token, NAME)).last_used is not None
 
 
-def test_a_token_without_an_end_and_one_with_a_far_end_get_one(tmp_path: Path) -> None:
-    async def story() -> None:
-        server = TokenServer()
-        now = as_datetime(server.clock.now())
-        for name, expires in (("old", None), ("far", now + timedelta(days=5000))):
-            await server.store.create(
-                Token(metadata=ObjectMeta(name=name), role="viewer", digest=digest_of(name.encode()), expires=expires)
+async def test_a_token_without_an_end_and_one_with_a_far_end_get_one(tmp_path: Path) -> None:
+    server = TokenServer()
+    now = as_datetime(server.clock.now())
+    for name, expires in (("old", None), ("far", now + timedelta(days=5000))):
+        await server.store.create(
+            Token(metadata=ObjectMeta(name=name), role="viewer", digest=digest_of(name.encode()), expires=expires)
+        )
+    await server.begin()
+    await upkeep(server, tmp_path).update()
+    assert (await server.store.get(Token, "old")).expires == now + LASTS
+    assert (await server.store.get(Token, "far")).expires == now + LONGEST
+
+
+async def test_a_token_that_ends_soon_is_a_fault_and_a_short_one_is_none(tmp_path: Path) -> None:
+    server = TokenServer()
+    now = as_datetime(server.clock.now())
+    for name, days in (("nova", 90), ("guest", 1)):
+        await server.store.create(
+            Token(
+                metadata=ObjectMeta(name=name),
+                role="scheduler",
+                digest=digest_of(name.encode()),
+                issued=now,
+                expires=now + timedelta(days=days),
             )
-        await server.begin()
-        await upkeep(server, tmp_path).update()
-        assert (await server.store.get(Token, "old")).expires == now + LASTS
-        assert (await server.store.get(Token, "far")).expires == now + LONGEST
-
-    run(story())
-
-
-def test_a_token_that_ends_soon_is_a_fault_and_a_short_one_is_none(tmp_path: Path) -> None:
-    async def story() -> None:
-        server = TokenServer()
-        now = as_datetime(server.clock.now())
-        for name, days in (("nova", 90), ("guest", 1)):
-            await server.store.create(
-                Token(
-                    metadata=ObjectMeta(name=name),
-                    role="scheduler",
-                    digest=digest_of(name.encode()),
-                    issued=now,
-                    expires=now + timedelta(days=days),
-                )
-            )
-        await server.begin()
-        kept = upkeep(server, tmp_path)
-        server.clock.ahead_s = 75 * DAY_S
-        assert kept._end_faults() == []
-        server.clock.ahead_s = 77 * DAY_S
-        await kept._recorder.record(kept._end_faults())
-        found = {one.name: one for one in (await server.store.list(Fault)).items}
-        assert set(found) == {"token-ends.nova", f"token-ends.{NAME}"}
-        assert found["token-ends.nova"].message.startswith("the token nova (scheduler) ends on 2027-04-15")
-        assert "outlive token rotate nova" in found["token-ends.nova"].remedy
-
-    run(story())
+        )
+    await server.begin()
+    kept = upkeep(server, tmp_path)
+    server.clock.ahead_s = 75 * DAY_S
+    assert kept._end_faults() == []
+    server.clock.ahead_s = 77 * DAY_S
+    await kept._recorder.record(kept._end_faults())
+    found = {one.name: one for one in (await server.store.list(Fault)).items}
+    assert set(found) == {"token-ends.nova", f"token-ends.{NAME}"}
+    assert found["token-ends.nova"].message.startswith("the token nova (scheduler) ends on 2027-04-15")
+    assert "outlive token rotate nova" in found["token-ends.nova"].remedy
 
 
 def test_lines_of_a_file_that_end_and_an_old_file_are_faults(tmp_path: Path) -> None:
@@ -372,6 +332,10 @@ def test_upkeep_tells_who_has_written_the_token_down(tmp_path: Path) -> None:
 
 
 def test_a_token_says_who_made_it_and_until_when(tmp_path: Path) -> None:
-    made = Token(metadata=ObjectMeta(name="x"), role="viewer", digest="d").by("ann").with_end(Calendar(START_S).now())
+    made = (
+        Token(metadata=ObjectMeta(name="x"), role="viewer", digest="d")
+        .with_creator("ann")
+        .with_end(Calendar(START_S).now())
+    )
     assert (made.created_by, made.expires) == ("ann", as_datetime(Calendar(START_S).now()) + LASTS)
     assert msgspec.structs.replace(made, role="join").with_end(Calendar(START_S).now()).expires == made.expires

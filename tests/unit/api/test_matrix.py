@@ -15,17 +15,23 @@ import pytest
 from tests.support.api import GROUP, HOST
 from tests.support.asgi import application, ask
 from tests.support.matrix import METADATA, NAME, TERM, fields_of, fitting, made, with_changed
-from tests.support.writers_page import BEGIN, END, PAGE, render
+from tests.support.writers_page import ALONE, BEGIN, END, PAGE, cell, render
 
-from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_write, may_write
-from outlive.api.patches import APPLY_PATCH, JSON_PATCH, MERGE_PATCH
-from outlive.api.resources import merge_half
-from outlive.base.clock import SystemClock
-from outlive.base.errors import Forbidden
-from outlive.base.ids import SystemIds
-from outlive.node.membership.states import MemberView
-from outlive.node.permission_facts import Facts
-from outlive.node.permissions import NAMED_AFTER_HOSTS, RULES_OF_HOSTS, RULES_OF_OTHERS
+from outlive.api import (
+    APPLY_PATCH,
+    CHECKED,
+    HOSTS,
+    JSON_PATCH,
+    MERGE_PATCH,
+    Identity,
+    Role,
+    check_write,
+    may_write,
+    merge_half,
+)
+from outlive.base import Forbidden, SystemClock, SystemIds
+from outlive.node import NAMED_AFTER_HOSTS, RULES_OF_HOSTS, RULES_OF_OTHERS, Facts
+from outlive.node.membership import MemberView
 from outlive.resources import (
     KINDS,
     Assigned,
@@ -39,15 +45,15 @@ from outlive.resources import (
     Resource,
     VirtualMachine,
     VirtualMachineStatus,
+    owners_of,
+    to_builtins,
 )
-from outlive.resources.codec import to_builtins
-from outlive.resources.writers import owners_of
-from outlive.store import Store
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore, Store
 
 pytestmark = pytest.mark.slow
 
 VERBS = ("create", "delete")
+AT_CREATION = " (at creation)"
 WRITERS = tuple(sorted(CHECKED))
 SILENT = tuple(role for role in Role if role not in CHECKED and role is not Role.ADMIN)
 _replace = msgspec.structs.replace
@@ -55,19 +61,29 @@ _replace = msgspec.structs.replace
 
 @lru_cache(maxsize=1)
 def table() -> dict[tuple[str, str], dict[str, str]]:
-    """Kind and part → role → cell, as the page has them; the part ``""`` is all."""
-    lines = PAGE.read_text().partition(BEGIN)[2].partition(END)[0].splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
-    roles = rows[0][3:]
-    parts = {"all": ""}
-    return {
-        (row[0], parts.get(row[1], row[1].replace("`", ""))): dict(zip(roles, row[3:], strict=True)) for row in rows[1:]
-    }
+    """Kind and part → role → cell, as the names on the page give it; the part ``""`` is all."""
+    lines = PAGE.read_text().partition(BEGIN)[2].partition("### ")[0].splitlines()
+    found = {}
+    for line in lines:
+        if not line.startswith("* **"):
+            continue
+        kinds, _, text = line.removeprefix("* **").removesuffix(".").partition("**: ")
+        for group in text.split("; "):
+            parts, _, names = group.rpartition(" by ")
+            owners = () if names == ALONE else tuple(names.split(", "))
+            for name in kinds.split(", "):
+                cells = {role.value: cell(KINDS[name], role.value, owners) for role in WRITERS}
+                found.update(
+                    {(name, "" if part == "all" else part.replace("`", "")): cells for part in parts.split(", ")}
+                )
+    return found
 
 
 def says(kind: type[Resource], part: str, role: Role) -> str:
     """The cell of the longest row that the field lies under; metadata without a row is the spec's, or the creators'."""
-    rows = [row for name, row in table() if name == kind.__name__ and row not in VERBS and "," not in row]
+    rows = [
+        row for name, row in table() if name == kind.__name__ and row not in VERBS and not row.endswith(AT_CREATION)
+    ]
     found = [row for row in rows if row == "" or part == row or part.startswith(f"{row}.")]
     row = max(found, key=len, default=None)
     if part.startswith("metadata.") and not row:
@@ -77,8 +93,8 @@ def says(kind: type[Resource], part: str, role: Role) -> str:
 
 def given(kind: type[Resource], part: str, role: Role) -> str:
     """The cell of what may be given at a creation alone."""
-    rows = [row for name, row in table() if name == kind.__name__ and row.endswith(", when it is created")]
-    fields = [(row, row.removesuffix(", when it is created")) for row in rows]
+    rows = [row for name, row in table() if name == kind.__name__ and row.endswith(AT_CREATION)]
+    fields = [(row, row.removesuffix(AT_CREATION)) for row in rows]
     found = [row for row, field in fields if part == field or part.startswith(f"{field}.")]
     return table()[kind.__name__, found[0]][role] if found else ""
 

@@ -6,22 +6,23 @@ import pytest
 from msgspec.structs import replace
 from tests.support.loops import run_real
 
-from outlive.api.admission import Neighbours, admitted
-from outlive.base.clock import SystemClock
-from outlive.base.errors import Invalid
-from outlive.base.ids import SystemIds
+from outlive.api import Neighbours, check_admission
+from outlive.base import Invalid, SystemClock, SystemIds
 from outlive.resources import (
     Assigned,
     ObjectMeta,
     Resource,
+    Subnet,
     VirtualMachine,
     VirtualMachinePort,
+    VirtualMachinePortSpec,
+    VirtualMachinePortStatus,
     VirtualMachineSpec,
     VirtualMachineStatus,
     VirtualNetwork,
+    VirtualNetworkSpec,
 )
-from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualMachinePortStatus, VirtualNetworkSpec
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore
 
 
 def network(name: str, *cidrs: str, kind: str = "routed", mtu: int = 0) -> VirtualNetwork:
@@ -53,14 +54,14 @@ def checked(stored: tuple[Resource, ...], *networks: Resource) -> None:
 )
 def test_a_malformed_network_or_port_is_not_written(wrong: VirtualNetwork | VirtualMachinePort) -> None:
     with pytest.raises(Invalid) as error:
-        admitted(wrong)
+        check_admission(wrong)
     assert wrong.name in error.value.message
     assert error.value.remedy
 
 
 def test_a_network_and_a_port_in_each_form_are_written() -> None:
-    assert admitted(network("blue", "10.44.0.0/16", "fd44::/32")) == ()
-    assert admitted(port("52-54-00-00-00-0A")) == admitted(port("52:54:00:00:00:0a")) == ()
+    assert check_admission(network("blue", "10.44.0.0/16", "fd44::/32")) == ()
+    assert check_admission(port("52-54-00-00-00-0A")) == check_admission(port("52:54:00:00:00:0a")) == ()
 
 
 def test_a_routed_network_that_overlaps_another_one_is_not_written() -> None:

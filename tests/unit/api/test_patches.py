@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.api.errors import TooLarge
-from outlive.api.patches import json_patch, merge_patch
-from outlive.base.errors import BadInput, Conflict, Invalid
+from outlive.api import TooLarge, json_patch, merge_patch
+from outlive.base import BadInput, Conflict, Invalid
 
 SCALARS = st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab/~", max_size=3)
 DOCUMENTS = st.recursive(

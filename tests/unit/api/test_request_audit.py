@@ -10,24 +10,24 @@ import pytest
 from tests.support.api import GROUP, TOKENS, api
 from tests.support.loops import run_real
 
-from outlive.api.audit import CHANGED, DRY_RUN, TARGET, RequestAudit, audit_entry, is_audited
-from outlive.api.auth import Identity, Role
-from outlive.api.middleware import IDENTITY
-from outlive.api.requests import Target
-from outlive.base.clock import Clock, SystemClock
-from outlive.drivers.audit_files import AuditFiles, audit_files, read_lines
-from outlive.resources import (
-    Election,
-    Fault,
-    Hypervisor,
-    HypervisorUsage,
-    Membership,
-    Resource,
-    Secret,
-    VirtualMachine,
+from outlive.api import (
+    CHANGED,
+    DRY_RUN,
+    IDENTITY,
+    TARGET,
+    Identity,
+    RequestAudit,
+    RequestTarget,
+    Role,
+    audit_entry,
+    is_audited,
 )
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.audit import (
+from outlive.base import Clock, SystemClock
+from outlive.drivers import AuditFiles, read_lines
+from outlive.drivers.audit_files import audit_files
+from outlive.resources import Election, Fault, Hypervisor, HypervisorUsage, Membership, Resource, Secret, VirtualMachine
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import (
     DAY_S,
     ENTRY_BYTES,
     FIELDS,
@@ -36,12 +36,12 @@ from outlive.runtime.audit import (
     WINDOW_S,
     AuditEntry,
     AuditSettings,
+    Metrics,
     Refusals,
     TokenShares,
     audit_faults,
     verify,
 )
-from outlive.runtime.metrics import Metrics
 
 LONG = "\x01" * 100_000
 HOST = Identity("host.kvm-1", Role.HOST, "kvm-1")
@@ -57,7 +57,7 @@ def scope(
     method: str = "PATCH",
     status: bool = False,
 ) -> dict[str, Any]:
-    target, changed = Target(kind, name, status), (name, fields, "7")
+    target, changed = RequestTarget(kind, name, status), (name, fields, "7")
     state = {IDENTITY: identity, TARGET: target, CHANGED: changed}
     return {"path": f"/{name}", "method": method, "state": state, "client": ("10.0.0.1", 1)}
 
@@ -222,7 +222,7 @@ def test_no_token_writes_more_than_its_share_and_what_is_counted_is_told() -> No
     assert shares.describe(clock.at) == f"{100 - len(written)} of carol"
     (fault,) = audit_faults(omitted=0, failure="", surge="", summarized=shares.describe(clock.at))
     assert fault.code == FaultCode.AUDIT_SUMMARIZED
-    assert shares.summaries(clock.at, ended=True) == []
+    assert shares.take_summaries(clock.at, ended=True) == []
     clock.at += DAY_S
     audit.record(scope(VirtualMachine, "vm-1", OPERATOR), 200)
     assert log.entries[-1].verb == "update"
@@ -253,8 +253,8 @@ def test_a_summary_that_waits_is_written_when_the_server_stops() -> None:
     shares = TokenShares(0)
     for _ in range(3):
         assert not shares.take(audit_entry(scope(VirtualMachine, "vm-1", OPERATOR), 200, 0.0), 0.0, changed=True)
-    assert shares.summaries(-1.0) == []
-    assert [one.omitted for one in shares.summaries(-1.0, ended=True)] == [3]
+    assert shares.take_summaries(-1.0) == []
+    assert [one.omitted for one in shares.take_summaries(-1.0, ended=True)] == [3]
 
 
 def test_no_token_makes_the_default_log_forget_what_is_to_be_kept() -> None:

@@ -17,12 +17,10 @@ from tests.support.api import TOKENS
 from tests.support.asgi import application
 from tests.support.loops import run
 
-from outlive.api.auth import Role
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Unavailable
-from outlive.base.ids import SystemIds
+from outlive.api import Role
+from outlive.base import LoopClock, SystemIds, Unavailable
 from outlive.resources import Hypervisor, ObjectMeta
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore
 
 pytestmark = pytest.mark.slow
 
@@ -90,32 +88,29 @@ CASES: dict[str, tuple[str, str, str, object, str, int]] = {
 
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize(("role", "method", "path", "document", "media", "status"), CASES.values(), ids=CASES)
-def test_a_request_is_freed_with_its_answer(
+async def test_a_request_is_freed_with_its_answer(
     role: str, method: str, path: str, document: object, media: str, status: int
 ) -> None:
-    async def claim() -> None:
-        clock = LoopClock()
-        store = DefectiveStore(clock, SystemIds())
-        app = application(store, clock)
-        sent: list[Message] = []
+    clock = LoopClock()
+    store = DefectiveStore(clock, SystemIds())
+    app = application(store, clock)
+    sent: list[Message] = []
 
-        async def send(message: Message) -> None:
-            sent.append(message)
+    async def send(message: Message) -> None:
+        sent.append(message)
 
-        async def ask(role: str, method: str, path: str, document: object, media: str) -> weakref.ref[Body]:
-            body = Body(json.dumps(document).encode())
-            await app(_scope(role, method, path, media), body, send)
-            return weakref.ref(body)
+    async def ask(role: str, method: str, path: str, document: object, media: str) -> weakref.ref[Body]:
+        body = Body(json.dumps(document).encode())
+        await app(_scope(role, method, path, media), body, send)
+        return weakref.ref(body)
 
-        await ask("admin", "POST", f"{GROUP}/hypervisors", HOST | {"metadata": {"name": "kvm-0"}}, JSON)
-        sent.clear()
-        with capture_logs():  # what prints a traceback for people has cycles of its own
-            body = await ask(role, method, path, document, media)
-        assert sent[0]["status"] == status
-        await asyncio.sleep(0)  # the loop frees the handles of its last round
-        assert body() is None
-
-    run(claim())
+    await ask("admin", "POST", f"{GROUP}/hypervisors", HOST | {"metadata": {"name": "kvm-0"}}, JSON)
+    sent.clear()
+    with capture_logs():  # what prints a traceback for people has cycles of its own
+        body = await ask(role, method, path, document, media)
+    assert sent[0]["status"] == status
+    await asyncio.sleep(0)  # the loop frees the handles of its last round
+    assert body() is None
 
 
 @pytest.mark.usefixtures("no_collector")

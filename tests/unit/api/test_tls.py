@@ -9,15 +9,19 @@ import pytest
 from cryptography import x509
 from tests.support.api import api
 from tests.support.calendar import DAY_S, Calendar
-from tests.support.loops import run_real
 
-from outlive.api.tls import AUTHORITY_FILE, CERTIFICATE_FILE, ServerTls, names_of
-from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, Forbidden, NotFound, Unavailable
-from outlive.base.random import Random
+from outlive.api import AUTHORITY_FILE, CERTIFICATE_FILE, ServerTls, names_of
+from outlive.base import BadInput, Forbidden, NotFound, Random, SystemClock, Unavailable
 from outlive.resources import Hypervisor
-from outlive.store.http import HttpStore
-from outlive.store.tls import check_address, fetch_authority, fingerprint, parse_fingerprint, shown_address, trusting
+from outlive.store import (
+    HttpStore,
+    check_address,
+    fetch_authority,
+    first_fingerprint,
+    make_client_context,
+    parse_fingerprint,
+    shown_address,
+)
 
 
 def certificate(directory: Path) -> x509.Certificate:
@@ -27,7 +31,7 @@ def certificate(directory: Path) -> x509.Certificate:
 def test_the_authority_stays_and_keys_are_private(tmp_path: Path) -> None:
     first = ServerTls(tmp_path, ["10.0.0.1"], SystemClock())
     again = ServerTls(tmp_path, ["10.0.0.1"], SystemClock())
-    assert first.fingerprint == again.fingerprint == fingerprint((tmp_path / AUTHORITY_FILE).read_text())
+    assert first.fingerprint == again.fingerprint == first_fingerprint((tmp_path / AUTHORITY_FILE).read_text())
     assert all((tmp_path / name).stat().st_mode & 0o077 == 0 for name in ("ca.key", "server.key"))
 
 
@@ -79,110 +83,92 @@ def test_names_of_a_server_that_listens_everywhere() -> None:
     assert names_of("10.0.0.1")[0] == "10.0.0.1"
 
 
-def test_clients_pin_the_authority(tmp_path: Path) -> None:
-    async def story() -> None:
-        tls = ServerTls(tmp_path, [], SystemClock())
-        async with api(tls=tls, authority=lambda: tls.published) as served:
-            assert served.url.startswith("https://")
-            pem = await fetch_authority(served.url, "SHA256:" + tls.fingerprint.upper())
-            pinned = trusting(pem, pinned=tls.fingerprint)
-            store = HttpStore(served.url, "admin-token-of-the-tests", clock=SystemClock(), random=Random(1), tls=pinned)
-            assert (await store.list(Hypervisor)).items == ()
-            assert tls.renew() is False
-            (tmp_path / CERTIFICATE_FILE).unlink()
-            assert tls.renew() is True  # new connections see it
-            async with aiohttp.ClientSession() as session, session.get(served.url + "/healthz", ssl=pinned) as answer:
-                assert answer.status == 200
-            with pytest.raises(Forbidden, match="and 00"):
-                await fetch_authority(served.url, "00" * 32)
-            plain = HttpStore(served.url, "x", clock=SystemClock(), random=Random(1))
-            with pytest.raises(Unavailable, match="is not believed") as caught:
-                await plain.list(Hypervisor)
-            assert "--fingerprint" in caught.value.remedy
-            await store.close()
-            await plain.close()
-
-    run_real(story())
+async def test_clients_pin_the_authority(tmp_path: Path) -> None:
+    tls = ServerTls(tmp_path, [], SystemClock())
+    async with api(tls=tls, authority=lambda: tls.published) as served:
+        assert served.url.startswith("https://")
+        pem = await fetch_authority(served.url, "SHA256:" + tls.fingerprint.upper())
+        pinned = make_client_context(pem, pinned=tls.fingerprint)
+        store = HttpStore(served.url, "admin-token-of-the-tests", clock=SystemClock(), random=Random(1), tls=pinned)
+        assert (await store.list(Hypervisor)).items == ()
+        assert tls.renew() is False
+        (tmp_path / CERTIFICATE_FILE).unlink()
+        assert tls.renew() is True  # new connections see it
+        async with aiohttp.ClientSession() as session, session.get(served.url + "/healthz", ssl=pinned) as answer:
+            assert answer.status == 200
+        with pytest.raises(Forbidden, match="and 00"):
+            await fetch_authority(served.url, "00" * 32)
+        plain = HttpStore(served.url, "x", clock=SystemClock(), random=Random(1))
+        with pytest.raises(Unavailable, match="is not believed") as caught:
+            await plain.list(Hypervisor)
+        assert "--fingerprint" in caught.value.remedy
+        await store.close()
+        await plain.close()
 
 
-def test_an_authority_of_another_server_is_not_believed(tmp_path: Path) -> None:
-    async def story() -> None:
-        (tmp_path / "a").mkdir()
-        (tmp_path / "b").mkdir()
-        tls, other = (ServerTls(tmp_path / name, [], SystemClock()) for name in "ab")
-        async with api(tls=tls, authority=lambda: tls.published) as served:
-            context = trusting(other.authority, pinned=other.fingerprint)
-            store = HttpStore(served.url, "x", clock=SystemClock(), random=Random(1), tls=context)
-            with pytest.raises(Unavailable, match="is not believed"):
-                await store.list(Hypervisor)
-            await store.close()
-        with pytest.raises(Forbidden, match="was expected"):
-            trusting(tls.authority, pinned=other.fingerprint)
-
-    run_real(story())
+async def test_an_authority_of_another_server_is_not_believed(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    tls, other = (ServerTls(tmp_path / name, [], SystemClock()) for name in "ab")
+    async with api(tls=tls, authority=lambda: tls.published) as served:
+        context = make_client_context(other.authority, pinned=other.fingerprint)
+        store = HttpStore(served.url, "x", clock=SystemClock(), random=Random(1), tls=context)
+        with pytest.raises(Unavailable, match="is not believed"):
+            await store.list(Hypervisor)
+        await store.close()
+    with pytest.raises(Forbidden, match="was expected"):
+        make_client_context(tls.authority, pinned=other.fingerprint)
 
 
-def test_an_authority_that_comes_beside_the_pinned_one_is_not_believed(tmp_path: Path) -> None:
+async def test_an_authority_that_comes_beside_the_pinned_one_is_not_believed(tmp_path: Path) -> None:
     """Somebody in between shows the real authority and an own one, and the certificate of the own one."""
 
-    async def story() -> None:
-        (tmp_path / "a").mkdir()
-        (tmp_path / "b").mkdir()
-        real, between = (ServerTls(tmp_path / name, [], SystemClock()) for name in "ab")
-        both = real.authority + between.authority
-        async with api(tls=between, authority=lambda: both) as served:
-            pem = await fetch_authority(served.url, real.fingerprint)
-            assert pem == real.authority
-            pinned = trusting(pem, pinned=real.fingerprint)
-            store = HttpStore(served.url, "x", clock=SystemClock(), random=Random(1), tls=pinned)
-            with pytest.raises(Unavailable, match="is not believed"):
-                await store.list(Hypervisor)
-            await store.close()
-        assert len(trusting(both, pinned=real.fingerprint).get_ca_certs()) == 1
-        with pytest.raises(BadInput, match="3 certificates"):
-            trusting(both + real.authority, pinned=real.fingerprint)
-        assert len(trusting(both).get_ca_certs()) == 2  # a file of the operator's, with names compared
-
-    run_real(story())
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    real, between = (ServerTls(tmp_path / name, [], SystemClock()) for name in "ab")
+    both = real.authority + between.authority
+    async with api(tls=between, authority=lambda: both) as served:
+        pem = await fetch_authority(served.url, real.fingerprint)
+        assert pem == real.authority
+        pinned = make_client_context(pem, pinned=real.fingerprint)
+        store = HttpStore(served.url, "x", clock=SystemClock(), random=Random(1), tls=pinned)
+        with pytest.raises(Unavailable, match="is not believed"):
+            await store.list(Hypervisor)
+        await store.close()
+    assert len(make_client_context(both, pinned=real.fingerprint).get_ca_certs()) == 1
+    with pytest.raises(BadInput, match="3 certificates"):
+        make_client_context(both + real.authority, pinned=real.fingerprint)
+    assert len(make_client_context(both).get_ca_certs()) == 2  # a file of the operator's, with names compared
 
 
 @pytest.mark.parametrize("unit", ["Example Corporation", "Outlive"])
-def test_the_name_of_a_server_is_compared_where_the_pinned_authority_is_no_server_s_own(
+async def test_the_name_of_a_server_is_compared_where_the_pinned_authority_is_no_server_s_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str
 ) -> None:
     """A company's authority signs for all of its machines: each could answer in the server's place, whatever the
     authority is called (here ``Outlive HOST``)."""
 
-    async def story() -> None:
-        monkeypatch.setattr("outlive.api.tls.OWN_UNIT", unit)
-        company = ServerTls(tmp_path, ["printer.example"], SystemClock())
-        async with api(tls=company, authority=lambda: company.published) as served:
-            pinned = trusting(company.authority, pinned=company.fingerprint)
-            store = HttpStore(served.url, "x", clock=SystemClock(), random=Random(1), tls=pinned)
-            with pytest.raises(Unavailable, match="is not believed"):
-                await store.list(Hypervisor)
-            await store.close()
-
-    run_real(story())
+    monkeypatch.setattr("outlive.api.tls.OWN_UNIT", unit)
+    company = ServerTls(tmp_path, ["printer.example"], SystemClock())
+    async with api(tls=company, authority=lambda: company.published) as served:
+        pinned = make_client_context(company.authority, pinned=company.fingerprint)
+        store = HttpStore(served.url, "x", clock=SystemClock(), random=Random(1), tls=pinned)
+        with pytest.raises(Unavailable, match="is not believed"):
+            await store.list(Hypervisor)
+        await store.close()
 
 
-def test_what_was_compared_is_what_is_believed_and_kept(tmp_path: Path) -> None:
-    async def story() -> None:
-        tls = ServerTls(tmp_path, [], SystemClock())
-        async with api(tls=tls, authority=lambda: f"# beside it\n{tls.authority}\n# behind it\n") as served:
-            assert await fetch_authority(served.url, tls.fingerprint) == tls.authority
-
-    run_real(story())
+async def test_what_was_compared_is_what_is_believed_and_kept(tmp_path: Path) -> None:
+    tls = ServerTls(tmp_path, [], SystemClock())
+    async with api(tls=tls, authority=lambda: f"# beside it\n{tls.authority}\n# behind it\n") as served:
+        assert await fetch_authority(served.url, tls.fingerprint) == tls.authority
 
 
 @pytest.mark.slow
-def test_a_server_without_an_authority_of_its_own_says_so() -> None:
-    async def story() -> None:
-        async with api() as served:
-            with pytest.raises(NotFound, match="no authority of its own"):
-                await fetch_authority(served.url, "00" * 32)
-
-    run_real(story())
+async def test_a_server_without_an_authority_of_its_own_says_so() -> None:
+    async with api() as served:
+        with pytest.raises(NotFound, match="no authority of its own"):
+            await fetch_authority(served.url, "00" * 32)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "https://10.0.0.1:8080"])
@@ -211,7 +197,7 @@ def test_what_is_no_fingerprint(text: str) -> None:
 
 def test_what_is_no_certificate() -> None:
     with pytest.raises(BadInput, match="no certificate"):
-        fingerprint("nonsense")
+        first_fingerprint("nonsense")
 
 
 def test_an_address_is_logged_without_the_credentials_in_it() -> None:

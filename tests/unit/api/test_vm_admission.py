@@ -6,12 +6,11 @@ import pytest
 from msgspec.structs import replace
 from tests.support.loops import run_real
 
-from outlive.api.admission import DiskOwners, Neighbours, admitted, completed
-from outlive.base.clock import SystemClock
-from outlive.base.errors import Forbidden, Invalid
-from outlive.base.ids import SystemIds
+from outlive.api import DiskOwners, Neighbours, check_admission, fill_from_definition
+from outlive.base import Forbidden, Invalid, SystemClock, SystemIds
 from outlive.resources import (
     SHARES_LABEL,
+    Amounts,
     Flavor,
     FlavorSpec,
     Holder,
@@ -21,11 +20,9 @@ from outlive.resources import (
     Resource,
     VirtualMachine,
     VirtualMachineSpec,
+    VirtualMachineStatus,
 )
-from outlive.resources.amounts import Amounts
-from outlive.resources.vms import VirtualMachineStatus
-from outlive.store.memory import MemoryStore
-from outlive.store.rules import check_metadata_patch
+from outlive.store import MemoryStore, check_metadata_patch
 
 ASM = "rbd:vms/asm"
 DISK = "<disk type='network'><source protocol='rbd' name='vms/asm'/><target dev='vda' bus='virtio'/>{}</disk>"
@@ -38,7 +35,7 @@ def defined(name: str, devices: str, **spec: object) -> VirtualMachine:
         f"<vcpu>1</vcpu><devices>{devices}</devices></domain>"
     )
     made = VirtualMachineSpec(definition=xml, **spec)  # type: ignore[arg-type]
-    return completed(VirtualMachine(metadata=ObjectMeta(name=name), spec=made))  # type: ignore[return-value]
+    return fill_from_definition(VirtualMachine(metadata=ObjectMeta(name=name), spec=made))  # type: ignore[return-value]
 
 
 def plain(name: str, *disks: str, shared: tuple[str, ...] = ()) -> VirtualMachine:
@@ -114,15 +111,17 @@ def test_a_password_in_a_definition_is_refused_and_an_old_one_is_told() -> None:
     assert "outlive secret set" in refused.value.remedy
     assert "hunter2" not in str(refused.value)
     checked((old,), changed(old, autostart=True))
-    assert any("password of its screen" in one and "hunter2" not in one for one in admitted(old))
+    assert any("password of its screen" in one and "hunter2" not in one for one in check_admission(old))
     with pytest.raises(Invalid):
         checked((old,), changed(old, definition=old.spec.definition.replace("hunter2", "hunter3")))
 
 
 def test_what_is_lost_with_its_host_is_told() -> None:
     tpm = defined("win", "<tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm>")
-    assert any("after a restart on another host it has no state of the emulated TPM" in one for one in admitted(tpm))
-    assert admitted(defined("web", "")) == ()
+    assert any(
+        "after a restart on another host it has no state of the emulated TPM" in one for one in check_admission(tpm)
+    )
+    assert check_admission(defined("web", "")) == ()
 
 
 META = ObjectMeta(name="x")
@@ -146,7 +145,7 @@ META = ObjectMeta(name="x")
 )
 def test_nothing_has_less_than_no_size(obj: Resource, what: str) -> None:
     with pytest.raises(Invalid, match=f"has less than no {what}"):
-        admitted(obj)
+        check_admission(obj)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +164,7 @@ def test_impossible_sizes_are_refused_with_what_is_possible(size: Amounts, said:
     flavor = Flavor(metadata=META, spec=FlavorSpec(flavor_name="x", resources=size))
     for obj in (vm, flavor):
         with pytest.raises(Invalid) as raised:
-            admitted(obj)
+            check_admission(obj)
         assert said in str(raised.value)
         assert "spec.resources." in str(raised.value)
 
@@ -221,8 +220,8 @@ def test_vm_that_may_run_comes_to_share_no_disk_and_to_have_none_alone() -> None
 
 
 def test_vm_that_shares_disks_is_labelled_whatever_its_writer_says() -> None:
-    shares = completed(plain("a", ASM, shared=(ASM,)))
+    shares = fill_from_definition(plain("a", ASM, shared=(ASM,)))
     assert shares.metadata.labels == {SHARES_LABEL: "true"}
-    assert completed(changed(shares, shared_disks=())).metadata.labels == {}  # type: ignore[arg-type]
+    assert fill_from_definition(changed(shares, shared_disks=())).metadata.labels == {}  # type: ignore[arg-type]
     with pytest.raises(Forbidden, match=r"says whether spec\.sharedDisks names disks"):
         check_metadata_patch(VirtualMachine, shares.ref, {SHARES_LABEL: None})

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.support.loops import run
 
-from outlive.base.deadline import deadline, set_within
+from outlive.base import deadline, set_within
 
 
 async def _for(seconds: float) -> str:
@@ -15,35 +15,26 @@ async def _for(seconds: float) -> str:
     return "done"
 
 
-def test_a_block_that_is_over_in_time_is_left_alone() -> None:
-    async def story() -> tuple[str, bool, float]:
-        with deadline(2.0) as limit:
-            said = await _for(1.0)
-        await asyncio.sleep(5.0)
-        return said, limit.expired, asyncio.get_running_loop().time()
-
-    assert run(story()) == ("done", False, 6.0)
+async def test_a_block_that_is_over_in_time_is_left_alone() -> None:
+    with deadline(2.0) as limit:
+        said = await _for(1.0)
+    await asyncio.sleep(5.0)
+    assert (said, limit.expired, asyncio.get_running_loop().time()) == ("done", False, 6.0)
 
 
-def test_a_block_that_is_not_over_in_time_ends_with_a_timeout() -> None:
-    async def story() -> tuple[float, int]:
-        with pytest.raises(TimeoutError), deadline(2.0) as limit:
-            await _for(9.0)
-        assert limit.expired
-        task = asyncio.current_task()
-        assert task is not None
-        return asyncio.get_running_loop().time(), task.cancelling()
-
-    assert run(story()) == (2.0, 0)
+async def test_a_block_that_is_not_over_in_time_ends_with_a_timeout() -> None:
+    with pytest.raises(TimeoutError), deadline(2.0) as limit:
+        await _for(9.0)
+    assert limit.expired
+    task = asyncio.current_task()
+    assert task is not None
+    assert (asyncio.get_running_loop().time(), task.cancelling()) == (2.0, 0)
 
 
-def test_no_time_at_all_ends_a_block_where_it_first_waits() -> None:
-    async def story() -> float:
-        with pytest.raises(TimeoutError), deadline(-1.0):
-            await _for(9.0)
-        return asyncio.get_running_loop().time()
-
-    assert run(story()) == 0.0
+async def test_no_time_at_all_ends_a_block_where_it_first_waits() -> None:
+    with pytest.raises(TimeoutError), deadline(-1.0):
+        await _for(9.0)
+    assert asyncio.get_running_loop().time() == 0.0
 
 
 def test_a_cancellation_from_outside_stays_one() -> None:
@@ -76,21 +67,18 @@ def test_a_cancellation_at_the_very_moment_of_the_limit_is_not_lost() -> None:
     assert run(story())
 
 
-def test_the_outer_of_two_limits_ends_both_blocks() -> None:
-    async def story() -> list[str]:
-        reported: list[str] = []
-        try:
-            with deadline(1.0):
-                try:
-                    with deadline(5.0):
-                        await _for(9.0)
-                except TimeoutError:
-                    reported.append("inner")
-        except TimeoutError:
-            reported.append("outer")
-        return reported
-
-    assert run(story()) == ["outer"]
+async def test_the_outer_of_two_limits_ends_both_blocks() -> None:
+    reported: list[str] = []
+    try:
+        with deadline(1.0):
+            try:
+                with deadline(5.0):
+                    await _for(9.0)
+            except TimeoutError:
+                reported.append("inner")
+    except TimeoutError:
+        reported.append("outer")
+    assert reported == ["outer"]
 
 
 def test_an_error_of_the_block_is_raised_as_it_is() -> None:
@@ -107,11 +95,8 @@ def test_a_limit_needs_a_task() -> None:
         pass
 
 
-def test_an_event_is_awaited_at_most_so_long() -> None:
-    async def main() -> tuple[bool, bool, float]:
-        loop, event = asyncio.get_running_loop(), asyncio.Event()
-        late = await set_within(event, 2.0)
-        loop.call_later(1.0, event.set)
-        return late, await set_within(event, 2.0), loop.time()
-
-    assert run(main()) == (False, True, 3.0)
+async def test_an_event_is_awaited_at_most_so_long() -> None:
+    loop, event = asyncio.get_running_loop(), asyncio.Event()
+    late = await set_within(event, 2.0)
+    loop.call_later(1.0, event.set)
+    assert (late, await set_within(event, 2.0), loop.time()) == (False, True, 3.0)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.duration import format_duration, parse_duration
-from outlive.base.errors import BadInput
+from outlive.base import BadInput, format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlive.base import errors
-from outlive.base.errors import ExitCode, OutliveError
+from outlive.base import ExitCode, OutliveError, errors
 
 
 def tree(error: type[OutliveError]) -> Iterator[type[OutliveError]]:

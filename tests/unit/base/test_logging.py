@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from outlive.base.clock import Instant
-from outlive.base.logging import GAP_S, REPEAT_S, Repeats, configure_logging, get_logger
+from outlive.base import GAP_S, REPEAT_S, Instant, Repeats, configure_logging, get_logger
 
 
 class HandClock:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.errors import BadInput
-from outlive.base.patterns import PATTERN_LENGTH_LIMIT, matches
+from outlive.base import PATTERN_LENGTH_LIMIT, BadInput, matches
 
 GO = [
     ("abc", "abc", True), ("*", "abc", True), ("*c", "abc", True), ("a*", "a", True), ("a*", "abc", True),

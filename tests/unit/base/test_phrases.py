@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.base.phrases import count_of, listing
+from outlive.base import count_of, join_parts
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,10 @@ def test_a_noun_agrees_with_its_number(number: int, noun: str, text: str) -> Non
 
 
 def test_a_listing_reads_as_in_a_sentence() -> None:
-    assert [listing(parts) for parts in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
+    assert [join_parts(parts) for parts in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
 
 
 def test_a_listing_of_too_many_counts_the_rest() -> None:
     names = [f"h{number}" for number in range(1_005)]
-    assert listing(names, most=2) == "h0, h1 and 1,003 more"
-    assert listing(names[:2], most=2) == "h0 and h1"
+    assert join_parts(names, most=2) == "h0, h1 and 1,003 more"
+    assert join_parts(names[:2], most=2) == "h0 and h1"

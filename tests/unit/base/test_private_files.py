@@ -9,19 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from outlive.api.auth import ensure_token, read_tokens
-from outlive.api.config import ApiSettings
-from outlive.api.server import tls_context
-from outlive.api.tls import ServerTls
-from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, Forbidden, NotFound
-from outlive.base.files import _exposure, read_private, rename_whole, write_whole
-from outlive.base.ids import SystemIds
-from outlive.cli.access import Access
-from outlive.drivers.credentials import read_host_token
-from outlive.drivers.openstack.login import check_clouds_file
-from outlive.drivers.secrets import ClusterKey
-from outlive.runtime.config import load_settings
+from outlive.api import ApiSettings, ServerTls, ensure_token, read_tokens, tls_context
+from outlive.base import BadInput, Forbidden, NotFound, SystemClock, SystemIds, read_private, rename_whole, write_whole
+from outlive.base.files import _find_exposure
+from outlive.cli import Access
+from outlive.drivers import ClusterKey, read_host_token
+from outlive.drivers.openstack import check_clouds_file
+from outlive.runtime import load_settings
 
 SECRET = "s" * 20
 
@@ -48,9 +42,9 @@ def _authority(path: Path) -> None:
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "tokens": (f"viewer {SECRET}\n", read_tokens),
     "token": (SECRET, lambda path: ensure_token(path, SystemIds())),
-    "given-token": (SECRET, lambda path: Access(token=f"@{path}")._token("http://127.0.0.1:1", None)),
+    "given-token": (SECRET, lambda path: Access(token=f"@{path}")._choose_token("http://127.0.0.1:1", None)),
     "node.token": (SECRET, read_host_token),
-    "cluster-key": (ClusterKey.made().text, ClusterKey.read),
+    "cluster-key": (ClusterKey.generate().text, ClusterKey.read),
     "clouds.yaml": ("clouds: {}", lambda path: check_clouds_file(path, holds_password=True)),
     "ca.key": ("", _authority),
     "tls.key": ("", lambda path: tls_context(ApiSettings(tls_certificate=str(path), tls_key=str(path)))),
@@ -115,11 +109,11 @@ def test_a_file_of_another_user_is_refused_and_root_reads_that_of_the_folder_s_o
     def owned(found: os.stat_result, owner: int) -> os.stat_result:
         return os.stat_result([*found[:4], owner, *found[5:10]])
 
-    assert _exposure(owned(mine, 1000), owned(folder, 1000), 1000, path) is None
-    assert _exposure(owned(mine, 0), owned(folder, 0), 1000, path) is None
-    assert _exposure(owned(mine, 1000), owned(folder, 1000), 0, path) is None
+    assert _find_exposure(owned(mine, 1000), owned(folder, 1000), 1000, path) is None
+    assert _find_exposure(owned(mine, 0), owned(folder, 0), 1000, path) is None
+    assert _find_exposure(owned(mine, 1000), owned(folder, 1000), 0, path) is None
     for owner, of_folder, me in ((1001, 1001, 1000), (1001, 0, 0), (1001, 1000, 0)):
-        why = _exposure(owned(mine, owner), owned(folder, of_folder), me, path)
+        why = _find_exposure(owned(mine, owner), owned(folder, of_folder), me, path)
         assert why is not None
         assert "belongs to user 1001" in why[0]
 
@@ -129,7 +123,7 @@ def test_a_service_is_told_that_it_has_to_own_its_file(tmp_path: Path) -> None:
     path.write_text("x")
     path.chmod(0o644)
     mine = path.stat()
-    why = _exposure(os.stat_result([*mine[:4], 0, *mine[5:10]]), tmp_path.stat(), 998, path)
+    why = _find_exposure(os.stat_result([*mine[:4], 0, *mine[5:10]]), tmp_path.stat(), 998, path)
     assert why is not None
     assert why[1] == f"chown 998 {path}, and chmod 600 {path}"
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.errors import BadInput
-from outlive.base.quantity import (
+from outlive.base import (
     QUANTITY_LIMIT,
-    away_from_zero,
+    BadInput,
     format_bytes,
     format_milli,
     parse_bytes,
     parse_milli,
     parse_quantity,
+    round_away_from_zero,
 )
 
 
@@ -55,7 +55,7 @@ def test_the_largest_quantity_is_taken() -> None:
 
 
 def test_finer_parts_are_rounded_away_from_zero() -> None:
-    assert [away_from_zero(Fraction(n, 10)) for n in (-15, -10, -1, 0, 1, 10, 15)] == [-2, -1, -1, 0, 1, 1, 2]
+    assert [round_away_from_zero(Fraction(n, 10)) for n in (-15, -10, -1, 0, 1, 10, 15)] == [-2, -1, -1, 0, 1, 1, 2]
     assert parse_bytes("1m") == 1
     assert parse_milli("0.0001") == 1
     assert parse_milli("7.5") == 7500

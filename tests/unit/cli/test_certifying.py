@@ -9,7 +9,7 @@ import pytest
 from tests.support.certified import documents, fleet, planned, resources, settings, state_file
 from tests.support.command import outlive
 
-from outlive.base.random import Random
+from outlive.base import Random
 
 REQUIRED = {"*": 2}
 

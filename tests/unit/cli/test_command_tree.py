@@ -10,8 +10,7 @@ import pytest
 from tests.support.command import outlive
 from tests.support.pages import ShownCommand, command_tree
 
-from outlive.cli.access import Access
-from outlive.cli.host import SAME_AS
+from outlive.cli import SAME_AS, Access
 
 TREE: Final = {one.path: one for one in command_tree() if one.path != "guard"}
 LETTERS: Final = {
@@ -167,7 +166,7 @@ BEFORE: Final = {
     for form in ("database", "openstack", "ports", "proxmox", "libvirt", "rvtools", "kubevirt", "ganeti")
 }
 """They read what their source prints first, and write as ``import csv`` does."""
-STATELESS: Final = {"get", "config show", "assess", "failover verify"}
+STATELESS: Final = {"get", "config show", "config timings", "assess", "failover verify"}
 """They answer without any state, where it is not needed."""
 
 

@@ -12,11 +12,10 @@ import pytest
 import yaml
 from msgspec.structs import replace
 from tests.support.command import outlive
-from tests.support.sales import FLAVORS, Market, asked, batch, host, in_cloud, later, project, vm
+from tests.support.sales import FLAVORS, Market, asked, batch, host, in_market, later, project, vm
 
-from outlive.commitments.history import Charged, begun, month_begin, recorded
-from outlive.resources import Assigned, Resource
-from outlive.resources.state import DUMPED, State, encode_state
+from outlive.commitments import Charged, begin_month, month_begin, record_charges
+from outlive.resources import DUMPED, Assigned, Resource, State, encode_state
 from outlive.store import list_all
 
 SOLD = {
@@ -52,7 +51,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Path:
         taken.append(later(0))
         found.extend([one for kind in DUMPED async for one in list_all(market.store, kind)])
 
-    in_cloud([*HOSTS, RUNS, ABROAD], story)
+    in_market([*HOSTS, RUNS, ABROAD], story)
     (folder / "state.json").write_bytes(encode_state(State(taken_at=taken[0], objects=tuple(found))))
     (folder / "outlive.yaml").write_text(yaml.safe_dump(SOLD))
     return folder
@@ -137,8 +136,10 @@ def test_usage_and_capacity_are_told_for_each_zone(cloud: Path) -> None:
 
 
 def test_the_history_of_a_month_says_how_long_vms_were_charged(cloud: Path, tmp_path: Path) -> None:
-    history = recorded(begun("p1", "2026-11", None), {"small-1": Charged(type="memory", vms=("vm-1",))}, NOVEMBER)
-    history = recorded(history, {}, NOVEMBER + 5400)
+    history = record_charges(
+        begin_month("p1", "2026-11", None), {"small-1": Charged(type="memory", vms=("vm-1",))}, NOVEMBER
+    )
+    history = record_charges(history, {}, NOVEMBER + 5400)
     taken = datetime.fromtimestamp(NOVEMBER + 7200, UTC)
     (tmp_path / "state.json").write_bytes(encode_state(State(taken_at=taken, objects=(history,))))
     (tmp_path / "outlive.yaml").write_text((cloud / "outlive.yaml").read_text())

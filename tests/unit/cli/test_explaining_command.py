@@ -6,13 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.command import outlive
+from tests.support.command import imported, outlive
 
-from outlive.cli.failover import fleet_lines
-from outlive.cli.tables import TextTable, table_lines
-from outlive.cli.vm_names import VmColumns
-from outlive.failover.analysis.explain.fleet import FleetExplanation
-from outlive.resources.codec import convert
+from outlive.cli import TextTable, VmColumns, fleet_lines, table_lines
+from outlive.failover.analysis.explain import FleetExplanation
+from outlive.resources import convert
 
 HOSTS = "name,zone,cpu,memory\nh1,a,8,16Gi\nh2,a,8,16Gi\nh3,a,8,16Gi\nh4,b,8,16Gi\nh5,a,16,32Gi\n"
 VMS = "id,host,cpu,memory,flavor,zone\nweb,h1,2,4Gi,small,a\ndb,h5,9,18Gi,large,a\nfar,h4,2,4Gi,small,b\n"
@@ -21,12 +19,7 @@ VMS = "id,host,cpu,memory,flavor,zone\nweb,h1,2,4Gi,small,a\ndb,h5,9,18Gi,large,
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two slots a VM are asked for: ``web`` has them, ``db`` is too large, and ``far`` is alone in its zone."""
-    folder = tmp_path_factory.mktemp("cloud")
-    (folder / "hosts.csv").write_text(HOSTS)
-    (folder / "vms.csv").write_text(VMS)
-    state = folder / "state"
-    tables = ("--hosts", folder / "hosts.csv", "--vms", folder / "vms.csv")
-    assert outlive("import", "csv", *tables, "--state-dir", state).code == 0
+    state = imported(tmp_path_factory.mktemp("cloud"), HOSTS, VMS)
     outlive("failover", "plan", "--apply", "--state-dir", state)
     return state
 

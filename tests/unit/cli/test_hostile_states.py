@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.command import outlive
+from tests.support.command import imported, outlive
 
 HOSTS = "name,zone,cpu,memory\n"
 VMS = "id,flavor,cpu,memory,host\n"
@@ -14,13 +14,8 @@ VMS = "id,flavor,cpu,memory,host\n"
 
 def state_of(folder: Path, hosts: str, vms: str) -> Path:
     """The state that these rows make."""
-    (folder / "hosts.csv").write_text(HOSTS + hosts)
-    (folder / "vms.csv").write_text(VMS + vms)
-    where = ("--state-dir", folder / "dir")
-    made = outlive("import", "csv", *where, "--hosts", folder / "hosts.csv", "--vms", folder / "vms.csv")
-    assert made.code == 0, made.err
     path = folder / "state.json"
-    path.write_text(outlive("dump", *where).out)
+    path.write_text(outlive("dump", "--state-dir", imported(folder, HOSTS + hosts, VMS + vms)).out)
     return path
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlive.cli.commands import interruptible
+from outlive.cli import run_interruptible
 
 MUCH = 10**12
 """Turns of a loop that nobody waits for."""
@@ -30,7 +30,7 @@ def test_a_computation_that_gives_no_turn_is_interrupted() -> None:
             pass
 
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(interruptible(stubborn()))
+        asyncio.run(run_interruptible(stubborn()))
 
 
 def test_what_waits_is_cancelled_and_cleans_up() -> None:
@@ -45,7 +45,7 @@ def test_what_waits_is_cancelled_and_cleans_up() -> None:
             raise
 
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(interruptible(waiting()))
+        asyncio.run(run_interruptible(waiting()))
     assert cleaned == [True]
 
 
@@ -54,6 +54,6 @@ def test_afterwards_signals_mean_what_they_did() -> None:
         return 3
 
     before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGALRM)]
-    assert asyncio.run(interruptible(answer())) == 3
+    assert asyncio.run(run_interruptible(answer())) == 3
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGALRM)] == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

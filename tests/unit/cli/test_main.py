@@ -10,10 +10,9 @@ import pytest
 from tests.support.command import COMMAND, environment, outlive, spawned
 
 from outlive import __version__
-from outlive.base.errors import BadInput, Forbidden, InUse, LimitExceeded, NotFound, Refused, Unavailable, Unknown
-from outlive.cli.errors import report, take_debug
-from outlive.cli.main import COMMANDS
-from outlive.resources.documents import BadInputs, Problem
+from outlive.base import BadInput, Forbidden, InUse, LimitExceeded, NotFound, Refused, Unavailable, Unknown
+from outlive.cli import COMMANDS, report, take_debug
+from outlive.resources import BadInputs, Problem
 
 
 def test_version_is_printed() -> None:

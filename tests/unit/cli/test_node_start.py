@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Refused
-from outlive.cli.node import check_clock
+from outlive.base import LoopClock, Refused
+from outlive.cli import check_clock
 
 
 def test_a_clock_before_2020_is_refused() -> None:

@@ -10,8 +10,8 @@ import pytest
 from tests.support.command import outlive
 from tests.unit.cli.test_hostile_states import state_of
 
-from outlive.placement.history import Answer, with_answer
-from outlive.resources.codec import to_builtins
+from outlive.placement import RecordedRun, with_answer
+from outlive.resources import to_builtins
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ def state(tmp_path: Path) -> Path:
     """One VM with two answers, the last of which found nothing."""
     path = state_of(tmp_path, "h1,z,64,256Gi\n", "v1,f,4,8Gi,h1\n")
     at = datetime(2026, 11, 24, 12, tzinfo=UTC).timestamp()
-    kept = with_answer(None, Answer(resource_id="v1", zone="z", at=at, pipeline="p", intent="create", target="h1",
+    kept = with_answer(None, RecordedRun(resource_id="v1", zone="z", at=at, pipeline="p", intent="create", target="h1",
                                     hosts=("h1",)))  # fmt: skip
-    kept = with_answer(kept, Answer(resource_id="v1", zone="z", at=at + 60, pipeline="p", intent="evacuate",
+    kept = with_answer(kept, RecordedRun(resource_id="v1", zone="z", at=at + 60, pipeline="p", intent="evacuate",
                                     error="no pipeline p"))  # fmt: skip
     document = json.loads(path.read_text())
     document["objects"].append(to_builtins(kept))

@@ -10,13 +10,13 @@ import sys
 import pytest
 from tests.support.command import environment
 
-from outlive.cli.output import QUIET_SECONDS, Bar, progress
+from outlive.cli import QUIET_SECONDS, ProgressBar, show_progress
 
 SCRIPT = """
 import time
-from outlive.cli.output import progress
-with progress("planning") as bar:
-    bar.at(1, 3)
+from outlive.cli import show_progress
+with show_progress("planning") as bar:
+    bar.advance_to(1, 3)
     time.sleep({})
 """
 
@@ -54,6 +54,6 @@ def test_what_is_quick_is_not_drawn() -> None:
 
 
 def test_nothing_is_drawn_where_nobody_looks(capfd: object) -> None:
-    with progress("planning", 10) as bar:
-        bar.at(5)
-        assert isinstance(bar, Bar)
+    with show_progress("planning", 10) as bar:
+        bar.advance_to(5)
+        assert isinstance(bar, ProgressBar)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.command import environment, outlive
+from tests.support.command import environment, imported, outlive
 
 HEAVY = (
     "aiohttp",
@@ -34,18 +34,11 @@ print(f"imported: {code}", *sorted(set(sys.modules) & set(HEAVY)), file=sys.stde
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("starting")
-    (directory / "hosts.csv").write_text("name,cpu,memory\nh1,8,16Gi\n")
-    (directory / "vms.csv").write_text("id,cpu,memory,host\nv1,4,8Gi,h1\n")
-    files = ("--hosts", directory / "hosts.csv", "--vms", directory / "vms.csv", "--state-dir", directory)
-    assert outlive("import", "csv", *files).code == 0
-    return directory
+    folder = tmp_path_factory.mktemp("starting")
+    return imported(folder, "name,cpu,memory\nh1,8,16Gi\n", "id,cpu,memory,host\nv1,4,8Gi,h1\n")
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["get vms", "get events", "get", "status", "vm list", "host list", "token list"],
-)
+@pytest.mark.parametrize("command", ["get vms", "get events", "get", "status", "vm list", "host list", "token list"])
 def test_a_command_imports_nothing_that_it_does_not_need(state: Path, command: str) -> None:
     words = [*command.split(), *(["--state-dir", str(state)] if command != "get" else [])]
     done = subprocess.run(

@@ -11,11 +11,9 @@ import msgspec
 import pytest
 from tests.support.command import outlive, up
 
-from outlive.api.config import ServerFile
-from outlive.base.errors import Forbidden
-from outlive.base.files import write_whole
-from outlive.base.processes import process_identity
-from outlive.cli.access import Access, running_server
+from outlive.api import ServerFile
+from outlive.base import Forbidden, process_identity, write_whole
+from outlive.cli import Access, running_server
 
 URL = "https://ctl.example:8443"
 PIN = "a" * 64
@@ -36,7 +34,7 @@ def announce(directory: Path, pid: int, process: str) -> None:
 
 
 def token_for(access: Access, address: str) -> str:
-    return access._token(address, access.own_server(address))
+    return access._choose_token(address, access.own_server(address))
 
 
 @pytest.mark.parametrize("address", [URL, f"{URL}/", "https://CTL.example:8443"])
@@ -64,7 +62,7 @@ def test_no_other_one_gets_it(directory: Path, address: str, fingerprint: str | 
 
 
 def test_a_server_that_has_ended_gets_it_no_more(directory: Path) -> None:
-    """Whoever listens at its address now is another one."""
+    """Another server listens at its address now."""
     announce(directory, 2**22 + 1, process_identity(os.getpid()))
     with pytest.raises(Forbidden):
         token_for(Access(state_dir=directory, server=URL), URL)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.certified import documents, fleet, planned, resources, settings, state_file
 from tests.support.command import outlive
 
-from outlive.base.random import Random
+from outlive.base import Random
 
 
 def state(path: Path, *, hosts: int, vms: int, spare: int, needs: int) -> Path:

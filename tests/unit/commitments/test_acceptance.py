@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from tests.support.commitments import NOW, at, commitment, ready, resource, slot_of
 
-from outlive.commitments.acceptance import HeadroomOutcome, SlotsOutcome, evaluate, headroom
-from outlive.commitments.state import Commitment
+from outlive.commitments import Commitment, HeadroomOutcome, SlotsOutcome, check_headroom, evaluate
 from outlive.resources import Amounts, FlavorGroupCapacity, FlavorGroupCapacitySpec, FlavorGroupCapacityStatus
 
 OWNER = commitment(gib=48, generation=2)
@@ -66,24 +65,24 @@ def test_cores_that_others_were_promised_are_not_free() -> None:
         accepted(commitment("memory-a")),
         resource(cores("cores-i", 99)),
     ]
-    found = headroom(cores(count=13), capacity(20), others, now=NOW)
+    found = check_headroom(cores(count=13), capacity(20), others, now=NOW)
     assert (found.outcome, found.available) == (HeadroomOutcome.ACCEPTED, 13)
-    found = headroom(cores(count=14), capacity(20), others, now=NOW)
+    found = check_headroom(cores(count=14), capacity(20), others, now=NOW)
     assert found.outcome is HeadroomOutcome.REFUSED
     assert found.message == "insufficient CPU cores: 13 available, 14 requested"
 
 
 def test_what_a_project_holds_serves_its_own_commitments() -> None:
     held = {"p": 12, "q": 5}
-    assert headroom(cores(), capacity(0), [], now=NOW, held=held).available == 12
+    assert check_headroom(cores(), capacity(0), [], now=NOW, held=held).available == 12
     more = [accepted(cores("cores-b", 4)), accepted(cores("cores-c", 7, project="q"))]
-    assert headroom(cores(), capacity(0), more, now=NOW, held=held).available == 12 - 4 - (7 - 5)
+    assert check_headroom(cores(), capacity(0), more, now=NOW, held=held).available == 12 - 4 - (7 - 5)
 
 
 def test_capacity_that_is_missing_or_not_ready_is_waited_for() -> None:
     for given in (None, capacity(99, status="False"), capacity(99, status="Unknown")):
-        found = headroom(cores(), given, [], now=NOW)
+        found = check_headroom(cores(), given, [], now=NOW)
         assert (found.outcome, found.message) == (HeadroomOutcome.WAITING, "waiting for capacity data")
-    found = headroom(cores(), capacity(None), [], now=NOW)
+    found = check_headroom(cores(), capacity(None), [], now=NOW)
     assert (found.outcome, found.message) == (HeadroomOutcome.WAITING, "waiting for CPU capacity data")
-    assert headroom(cores(), capacity(0), [], now=NOW).outcome is HeadroomOutcome.REFUSED
+    assert check_headroom(cores(), capacity(0), [], now=NOW).outcome is HeadroomOutcome.REFUSED

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.commitments.access import ADMIN_ROLE, LiquidAction, LiquidPolicy
-from outlive.commitments.ports import TokenOwner
+from outlive.commitments import ADMIN_ROLE, LiquidAction, LiquidPolicy, TokenOwner
 
 
 def owner(**scope: object) -> TokenOwner:
@@ -34,9 +33,9 @@ ELSEWHERE = owner(project_id="p1", project_name="cloud_admin", domain_id="d1", d
 def test_a_role_in_a_project_of_the_same_name_in_another_domain_changes_nothing(
     policy: LiquidPolicy, caller: TokenOwner, may: bool
 ) -> None:
-    assert (policy.refusal(caller, LiquidAction.CHANGE) == "") is may
-    assert (policy.refusal(caller, LiquidAction.QUOTA) == "") is may
+    assert (policy.explain_refusal(caller, LiquidAction.CHANGE) == "") is may
+    assert (policy.explain_refusal(caller, LiquidAction.QUOTA) == "") is may
 
 
 def test_any_scope_reads_as_it_comes() -> None:
-    assert LiquidPolicy().refusal(ELSEWHERE, LiquidAction.READ) == ""
+    assert LiquidPolicy().explain_refusal(ELSEWHERE, LiquidAction.READ) == ""

@@ -22,11 +22,15 @@ from tests.support.commitments import (
     wanted,
 )
 
-from outlive.commitments.batch import (
+from outlive.commitments import (
+    STATES,
     Batch,
     BatchPlan,
     CommitmentRequest,
+    CommitmentSettings,
+    GroupSettings,
     ProjectRequest,
+    RamSettings,
     ResourceRequest,
     dry_run_failed_text,
     dry_run_needs,
@@ -37,8 +41,6 @@ from outlive.commitments.batch import (
     timeout_text,
     version_text,
 )
-from outlive.commitments.settings import CommitmentSettings, GroupSettings, RamSettings
-from outlive.commitments.state import STATES
 
 RAM, CORES = "hw_version_g_ram", "hw_version_g_cores"
 GROUPS = {"g": GROUP, "v": MIXED}
@@ -116,12 +118,6 @@ def test_promises_are_confirmed_and_their_end_is_not(resource_: ResourceRequest,
     assert needs_confirmation(batch({"p": [resource_]})) == waits
 
 
-def test_a_split_needs_no_confirmation() -> None:
-    parts = [change("commit-a", "confirmed", "superseded", 2)]
-    parts += [change(f"commit-{one}", None, "confirmed") for one in "bc"]
-    assert not needs_confirmation(batch({"p": [wanted(RAM, *parts, confirmed=(2, 2))]}))
-
-
 def test_a_commitment_is_created_as_the_batch_says() -> None:
     plan = steps(batch({"p": [wanted(RAM, change("commit-a", None, "confirmed", 4), confirmed=(0, 4))]}))
     assert plan.confirmation
@@ -154,7 +150,7 @@ def test_deleting_what_is_not_there_is_no_step() -> None:
 
 
 @pytest.mark.parametrize(("giver", "taker"), [("a", "b"), ("b", "a")])
-def test_a_commitment_that_moves_is_one_step_whoever_sorts_first(giver: str, taker: str) -> None:
+def test_a_commitment_that_moves_is_one_step_whichever_project_sorts_first(giver: str, taker: str) -> None:
     known = resource(commitment(project=giver))
     plan = steps(
         batch(

@@ -7,15 +7,15 @@ from typing import Any
 
 from tests.support.placement import commitment
 
-from outlive.commitments.bookkeeping import (
+from outlive.commitments import (
     BookkeepingInput,
     BookkeepingResult,
     PlacedVm,
     SlotOutcome,
+    add_vm,
     pick_slot,
     record,
-    remaining,
-    with_vm,
+    unused_memory,
 )
 
 GIB = 2**30
@@ -65,8 +65,8 @@ def test_a_vm_that_runs_in_a_slot_is_not_subtracted_from_its_host_a_second_time(
 
 
 def test_the_slot_expects_the_vm_with_its_flavors_size() -> None:
-    made = with_vm(commitment("s"), VM, datetime(2026, 1, 1, tzinfo=UTC))
+    made = add_vm(commitment("s"), VM, datetime(2026, 1, 1, tzinfo=UTC))
     details = made.spec.committed_resource_reservation
     assert details is not None
-    assert details.allocations["vm"].resources.wire() == {"cpu": "2", "memory": "8Gi"}
-    assert remaining(made) == 8 * GIB
+    assert details.allocations["vm"].resources.to_wire() == {"cpu": "2", "memory": "8Gi"}
+    assert unused_memory(made) == 8 * GIB

@@ -13,20 +13,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.sales import GIB, SOLD, Market, asked, batch, host, in_cloud, project, vm
 
-from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.slots import slot_allocations
-from outlive.failover.config import FailoverConfig
-from outlive.placement.request import HYPERVISOR_TYPE, Intent, PlacementRequest, image_properties
-from outlive.placement.reservations import blocked_hosts, unused
-from outlive.resources import (
-    COMMITTED,
-    Amounts,
-    Coverage,
-    Hypervisor,
-    Reservation,
-    VirtualMachine,
-)
-from outlive.roles.settings import RoleSettings
+from outlive.commitments import CommitmentSettings, slot_allocations
+from outlive.failover import FailoverConfig
+from outlive.placement import HYPERVISOR_TYPE, Intent, PlacementRequest, blocked_hosts, image_properties, unused_amounts
+from outlive.resources import COMMITTED, Amounts, Coverage, Hypervisor, Reservation, VirtualMachine
+from outlive.roles import RoleSettings
 from outlive.store import list_all
 
 HOSTS = tuple(f"h{number}" for number in range(5))
@@ -149,7 +140,7 @@ class Cloud:
         for one in [one async for one in list_all(self.market.store, Hypervisor)]:
             running = {each.id for each in one.status.instances}
             there = [slot for slot in slots if one.name in blocked_hosts(slot)]
-            held = sum(unused(slot, running=running).memory_bytes for slot in there)
+            held = sum(unused_amounts(slot, running=running).memory_bytes for slot in there)
             has, runs = one.status.capacity or Amounts(), one.status.allocation or Amounts()
             if not one.status.lost:
                 assert held + runs.memory_bytes <= has.memory_bytes, f"{one.name} is sold twice"

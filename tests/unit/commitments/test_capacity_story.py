@@ -1,4 +1,4 @@
-"""Capacity of flavor groups follows the cloud, on the whole role."""
+"""Capacity of flavor groups follows the cloud, in a running cloud."""
 
 from __future__ import annotations
 
@@ -6,70 +6,47 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
-from tests.support.loops import run
-from tests.support.sales import (
-    FLAVORS,
-    GIB,
-    SETTINGS,
-    ZONE,
-    Market,
-    asked,
-    batch,
-    flavor,
-    host,
-    in_cloud,
-    live,
-    project,
-    vm,
-)
+from tests.support.loops import run, run_by
+from tests.support.sales import FLAVORS, GIB, SETTINGS, ZONE, Market, flavor, host, hosting, in_market, live, vm
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import NotFound, Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.commitments.settings import CommitmentSettings
-from outlive.placement.vms import VmList, VmView
-from outlive.resources import Flavor, FlavorGroup, Hypervisor, ObjectMeta, Pipeline, condition
-from outlive.store.memory import MemoryStore
+from outlive.base import LoopClock, NotFound, Random, SeededIds, Unavailable
+from outlive.placement import VmList, VmView
+from outlive.resources import Flavor, FlavorGroup, Hypervisor, ObjectMeta, Pipeline, find_condition
+from outlive.store import MemoryStore
 
 
-def test_a_group_has_what_hosts_have_and_commitments_take_of_it() -> None:
-    mine = [vm("v1", "h1")]
-
-    async def story(market: Market) -> None:
-        status = (await market.capacity()).status
-        assert (status.running_instances, status.exclusively_free_slots, status.smallest_flavor_name) == (1, 15, "m8")
-        assert status.total_capacity["memory"] == 128 * GIB
-        assert status.running_resources.wire() == {"memory": "8Gi", "cores": "2"}
-        assert await market.change(batch(project("p2", asked("aaaaaa", 4)))) == ""
-        await asyncio.sleep(31)
-        status = (await market.capacity()).status
-        assert (status.committed_capacity, status.committed_capacity_bytes) == (4, 32 * GIB)
-        assert (status.exclusively_free_slots, status.running_instances) == (11, 1)
-        ready = condition(status.conditions, "Ready")
-        assert ready is not None
-        assert (ready.status, ready.reason) == ("True", "ReconcileSucceeded")
-
-    in_cloud([host("h1", vms=mine), host("h2"), *mine], story)
+@run_by(in_market, [*hosting("h1", vm("v1", "h1")), host("h2")])
+async def test_a_group_has_what_hosts_have_and_commitments_take_of_it(market: Market) -> None:
+    status = (await market.capacity()).status
+    assert (status.running_instances, status.exclusively_free_slots, status.smallest_flavor_name) == (1, 15, "m8")
+    assert status.total_capacity["memory"] == 128 * GIB
+    assert status.running_resources.to_wire() == {"memory": "8Gi", "cores": "2"}
+    await market.sell("aaaaaa", 4, of="p2", then_s=31)
+    status = (await market.capacity()).status
+    assert (status.committed_capacity, status.committed_capacity_bytes) == (4, 32 * GIB)
+    assert (status.exclusively_free_slots, status.running_instances) == (11, 1)
+    ready = find_condition(status.conditions, "Ready")
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("True", "ReconcileSucceeded")
 
 
-def test_many_changes_cost_one_look_in_half_a_minute_and_nothing_is_written_that_is_the_same() -> None:
-    async def story(market: Market) -> None:
-        first = (await market.capacity()).metadata.resource_version
-        for number in range(10):
-            await market.start(vm(f"v{number}", "h1"))
-            await asyncio.sleep(1)
-        assert (await market.capacity()).metadata.resource_version == first
-        await asyncio.sleep(30)
-        await _grow(market)
-        await asyncio.sleep(31)
-        assert (await market.capacity()).status.running_instances == 10
-        second = (await market.capacity()).metadata.resource_version
-        await _touch(market)
-        await asyncio.sleep(60)
-        assert (await market.capacity()).metadata.resource_version == second
-
-    in_cloud([host("h1")], story)
+@run_by(in_market, [host("h1")])
+async def test_many_changes_cost_one_look_in_half_a_minute_and_nothing_is_written_that_is_the_same(
+    market: Market,
+) -> None:
+    first = (await market.capacity()).metadata.resource_version
+    for number in range(10):
+        await market.start(vm(f"v{number}", "h1"))
+        await asyncio.sleep(1)
+    assert (await market.capacity()).metadata.resource_version == first
+    await asyncio.sleep(30)
+    await _grow(market)
+    await asyncio.sleep(31)
+    assert (await market.capacity()).status.running_instances == 10
+    second = (await market.capacity()).metadata.resource_version
+    await _touch(market)
+    await asyncio.sleep(60)
+    assert (await market.capacity()).metadata.resource_version == second
 
 
 async def _grow(market: Market) -> None:
@@ -87,58 +64,48 @@ async def _touch(market: Market) -> None:
     await market.store.replace(replace(found, metadata=replace(found.metadata, labels=labels)))
 
 
-def test_a_group_that_placement_cannot_be_asked_about_keeps_its_figures_and_is_not_ready() -> None:
+@run_by(in_market, [host("h1")])
+async def test_a_group_that_placement_cannot_be_asked_about_keeps_its_figures_and_is_not_ready(market: Market) -> None:
     pipeline = SETTINGS.commitments.capacity_placeable_pipeline
-
-    async def story(market: Market) -> None:
-        assert (await market.capacity()).status.exclusively_free_slots == 8
-        found = await market.store.get(Pipeline, pipeline)
-        await market.store.delete(found.ref, uid=found.metadata.uid)
-        await asyncio.sleep(31)
-        status = (await market.capacity()).status
-        ready = condition(status.conditions, "Ready")
-        assert ready is not None
-        assert (ready.status, ready.reason) == ("False", "ReconcileFailed")
-        assert pipeline in ready.message
-        assert status.exclusively_free_slots == 8
-
-    in_cloud([host("h1")], story)
+    assert (await market.capacity()).status.exclusively_free_slots == 8
+    found = await market.store.get(Pipeline, pipeline)
+    await market.store.delete(found.ref, uid=found.metadata.uid)
+    await asyncio.sleep(31)
+    status = (await market.capacity()).status
+    ready = find_condition(status.conditions, "Ready")
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("False", "ReconcileFailed")
+    assert pipeline in ready.message
+    assert status.exclusively_free_slots == 8
 
 
-def test_where_placement_could_never_be_asked_there_is_no_object() -> None:
-    named = replace(SETTINGS.commitments, capacity_placeable_pipeline="no-such-pipeline")
-
-    async def story(market: Market) -> None:
-        with pytest.raises(NotFound):
-            await market.capacity()
-
-    in_cloud([host("h1")], story, settings=replace(SETTINGS, commitments=named))
-
-
-def test_a_group_or_zone_that_is_gone_has_no_object() -> None:
-    async def story(market: Market) -> None:
-        await asyncio.sleep(31)
-        assert (await market.capacity("other", "zone-b")).status.exclusively_free_slots > 0
-        found = await market.store.get(Flavor, "o8")
-        await market.store.delete(found.ref, uid=found.metadata.uid)
-        await asyncio.sleep(31)
-        with pytest.raises(NotFound):
-            await market.capacity("other", "zone-b")
-        assert (await market.capacity("g", "zone-b")).status.exclusively_free_slots == 8
-        gone = await market.store.get(Hypervisor, "h2")
-        await market.store.delete(gone.ref, uid=gone.metadata.uid)
-        await asyncio.sleep(31)
-        with pytest.raises(NotFound):
-            await market.capacity("g", "zone-b")
-
-    in_cloud([host("h1"), host("h2", zone="zone-b"), flavor("o8", 8, 2, group="other")], story)
+@run_by(
+    in_market,
+    [host("h1")],
+    settings=replace(
+        SETTINGS, commitments=replace(SETTINGS.commitments, capacity_placeable_pipeline="no-such-pipeline")
+    ),
+)
+async def test_where_placement_could_never_be_asked_there_is_no_object(market: Market) -> None:
+    with pytest.raises(NotFound):
+        await market.capacity()
 
 
-def test_without_settings_capacity_is_reported_all_the_same() -> None:
-    async def story(market: Market) -> None:
-        assert (await market.capacity()).status.exclusively_free_slots == 8
-
-    in_cloud([host("h1")], story, settings=replace(SETTINGS, commitments=CommitmentSettings()))
+@run_by(in_market, [host("h1"), host("h2", zone="zone-b"), flavor("o8", 8, 2, group="other")])
+async def test_a_group_or_zone_that_is_gone_has_no_object(market: Market) -> None:
+    await asyncio.sleep(31)
+    assert (await market.capacity("other", "zone-b")).status.exclusively_free_slots > 0
+    found = await market.store.get(Flavor, "o8")
+    await market.store.delete(found.ref, uid=found.metadata.uid)
+    await asyncio.sleep(31)
+    with pytest.raises(NotFound):
+        await market.capacity("other", "zone-b")
+    assert (await market.capacity("g", "zone-b")).status.exclusively_free_slots == 8
+    gone = await market.store.get(Hypervisor, "h2")
+    await market.store.delete(gone.ref, uid=gone.metadata.uid)
+    await asyncio.sleep(31)
+    with pytest.raises(NotFound):
+        await market.capacity("g", "zone-b")
 
 
 def test_the_first_flavors_of_a_cloud_are_counted_at_once() -> None:
@@ -151,22 +118,20 @@ def test_the_first_flavors_of_a_cloud_are_counted_at_once() -> None:
     async def scene() -> None:
         store = MemoryStore(LoopClock(), SeededIds(Random(2)))
         store.load([host("h1")])
-        await live(store, story)
+        await live(store, story, whole=False)
 
     run(scene())
 
 
-def test_a_group_that_lists_no_flavor_keeps_no_other_group_from_its_figures() -> None:
-    async def story(market: Market) -> None:
-        good = await market.store.get(FlavorGroup, "g")
-        broken = replace(good.spec, group_name="broken", flavors=())
-        await market.store.create(FlavorGroup(metadata=ObjectMeta(name="broken"), spec=broken))
-        await market.add(host("h2"))
-        await asyncio.sleep(40)
-        assert (await market.capacity()).status.exclusively_free_slots == 16
-        assert market.role.commitments.view.group("broken") is None
-
-    in_cloud([host("h1")], story)
+@run_by(in_market, [host("h1")])
+async def test_a_group_that_lists_no_flavor_keeps_no_other_group_from_its_figures(market: Market) -> None:
+    good = await market.store.get(FlavorGroup, "g")
+    broken = replace(good.spec, group_name="broken", flavors=())
+    await market.store.create(FlavorGroup(metadata=ObjectMeta(name="broken"), spec=broken))
+    await market.add(host("h2"))
+    await asyncio.sleep(40)
+    assert (await market.capacity()).status.exclusively_free_slots == 16
+    assert market.role.commitments.view.find_group("broken") is None
 
 
 @pytest.mark.slow
@@ -187,13 +152,13 @@ def test_before_vms_are_known_for_the_first_time_no_group_counts_as_one_without_
     async def story(market: Market) -> None:
         await asyncio.sleep(60)
         status = (await market.capacity()).status
-        ready = condition(status.conditions, "Ready")
+        ready = find_condition(status.conditions, "Ready")
         assert ready is not None
         assert (ready.status, ready.message) == ("False", "which VMs run is not known yet")
         source.away = False
         await asyncio.sleep(330)
         status = (await market.capacity()).status
-        ready = condition(status.conditions, "Ready")
+        ready = find_condition(status.conditions, "Ready")
         assert ready is not None
         assert (ready.status, status.running_instances) == ("True", 1)
         source.away = True
@@ -201,4 +166,4 @@ def test_before_vms_are_known_for_the_first_time_no_group_counts_as_one_without_
         status = (await market.capacity()).status
         assert status.running_instances == 1, "what was known last stays"
 
-    in_cloud([host("h1")], story, source=source)
+    in_market([host("h1")], story, source=source)

@@ -8,31 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.commitments import make_spec
 from tests.support.placement import commitment, fleet_of, host, slot
 
-from outlive.commitments.capacity import (
+from outlive.commitments import (
     CapacityTable,
     EngineProbe,
-)
-from outlive.commitments.capacity_status import (
-    capacity_status,
+    RunningVms,
+    SplitGroup,
+    SplitHost,
+    SplitInput,
     committed_slots,
 )
-from outlive.commitments.running_vms import RunningVms
-from outlive.commitments.split import SplitGroup, SplitHost, SplitInput, split
-from outlive.placement.engine import Engine
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.vms import VmView
-from outlive.resources import (
-    CommittedResource,
-    CommittedResourceSpec,
-    FlavorGroupSpec,
-    GroupFlavor,
-)
+from outlive.commitments.capacity_status import capacity_status
+from outlive.commitments.split import split
+from outlive.placement import Engine, Fleet, PipelineTable, VmView
+from outlive.resources import CommittedResource, FlavorGroupSpec, GroupFlavor
 
 GENERAL = "kvm-general-purpose-load-balancing"
-GIB = 2**30
 
 
 def group(name: str, *sizes: tuple[int, int], trait: str = "") -> FlavorGroupSpec:
@@ -49,8 +42,8 @@ def group(name: str, *sizes: tuple[int, int], trait: str = "") -> FlavorGroupSpe
 
 
 def table(fleet: Fleet, pipeline: str = GENERAL) -> CapacityTable:
-    engine = Engine(fleet, PipelineTable.shipped())
-    return CapacityTable(fleet, EngineProbe(engine, total=lambda _: pipeline, placeable=lambda _: pipeline))
+    engine = Engine(fleet, PipelineTable.with_shipped())
+    return CapacityTable(fleet, EngineProbe(engine, total=pipeline, placeable=pipeline))
 
 
 def test_total_free_and_exclusive_capacity_of_two_groups_on_the_same_hosts() -> None:
@@ -62,9 +55,9 @@ def test_total_free_and_exclusive_capacity_of_two_groups_on_the_same_hosts() -> 
     )
     found = table(fleet).refresh([group("a", (16, 4), (8, 2)), group("b", (32, 4))])
     a, b = found["a", "z1"], found["b", "z1"]
-    assert a.total.wire() == {"memory": "64Gi", "cores": "16"}
-    assert a.free.wire() == {"memory": "32Gi", "cores": "8"}
-    assert b.free.wire() == {"memory": "32Gi", "cores": "4"}
+    assert a.total.to_wire() == {"memory": "64Gi", "cores": "16"}
+    assert a.free.to_wire() == {"memory": "32Gi", "cores": "8"}
+    assert b.free.to_wire() == {"memory": "32Gi", "cores": "4"}
     assert (a.exclusive_slots, b.exclusive_slots) == (0, 1)
     assert [(one.flavor_name, one.placeable_vms, one.total_capacity_vm_slots) for one in a.flavors] == [
         ("a_16", 2, 4),
@@ -131,9 +124,9 @@ def test_a_table_that_is_kept_current_says_what_one_made_anew_says_and_the_split
 
 
 def _check_split(fleet: Fleet, wanted: tuple[FlavorGroupSpec, ...], found: Any) -> None:
-    free = dict(zip(fleet.names, fleet.free().tolist(), strict=True))
+    free = dict(zip(fleet.names, fleet.free_amounts().tolist(), strict=True))
     for zone in sorted({place[1] for place in found}):
-        names = [name for name in fleet.names if (facts := fleet.facts(name)) and facts.zone == zone]
+        names = [name for name in fleet.names if (facts := fleet.find_facts(name)) and facts.zone == zone]
         decided = split(
             SplitInput(
                 groups=tuple(
@@ -157,22 +150,14 @@ def _check_split(fleet: Fleet, wanted: tuple[FlavorGroupSpec, ...], found: Any) 
 
 
 def _allowed(fleet: Fleet, name: str, one: FlavorGroupSpec) -> bool:
-    facts = fleet.facts(name)
+    facts = fleet.find_facts(name)
     assert facts is not None
     return "trait:CUSTOM_A" not in one.smallest_flavor.extra_specs or "CUSTOM_A" in facts.traits
 
 
 def test_committed_memory_counts_in_whole_vms_of_the_smallest_flavor_each_commitment_by_itself() -> None:
     def one(uuid: str, amount: str, kind: Any = "memory", state: Any = "confirmed") -> CommittedResource:
-        spec = CommittedResourceSpec(
-            commitment_uuid=uuid,
-            flavor_group_name="a",
-            resource_type=kind,
-            amount=amount,
-            availability_zone="z1",
-            project_id="p",
-            state=state,
-        )
+        spec = make_spec(uuid, amount, flavor_group_name="a", resource_type=kind, state=state)
         return CommittedResource(spec=spec)
 
     given = [one("x", "15Gi"), one("y", "9Gi"), one("z", "99", "cores"), one("p", "64Gi", state="pending")]

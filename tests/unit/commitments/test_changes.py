@@ -1,4 +1,4 @@
-"""Batches on the whole role: all or nothing, at once in the ledger, and applied whatever happens afterwards."""
+"""Batches in a running cloud: all or nothing, at once in the ledger, and applied whatever happens afterwards."""
 
 from __future__ import annotations
 
@@ -7,144 +7,53 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.support.loops import run
-from tests.support.sales import FLAVORS, GIB, SETTINGS, ZONE, Market, asked, batch, host, in_cloud, later, project, vm
+from tests.support.loops import run_by
+from tests.support.sales import (
+    FLAVORS,
+    GIB,
+    SETTINGS,
+    ZONE,
+    Market,
+    asked,
+    batch,
+    host,
+    hosting,
+    in_market,
+    later,
+    project,
+    vm,
+)
 
-from outlive.base.clock import LoopClock
-from outlive.commitments.batch import Batch, CommitmentRequest
-from outlive.commitments.placer import give_way
-from outlive.commitments.slots import slot_allocations
-from outlive.resources import Flavor, Hypervisor, condition
-from outlive.resources.hosts import Maintenance
-
-
-def test_a_commitment_that_fits_is_accepted_with_slots_on_hosts() -> None:
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 5)))) == ""
-        await asyncio.sleep(1)
-        cr = (await market.commitments())["aaaaaa"]
-        assert cr.spec.amount == "40Gi"
-        assert cr.status.accepted_spec == cr.spec
-        assert await market.ready("aaaaaa") == "Accepted"
-        slots = await market.slots("aaaaaa")
-        assert sorted(one.spec.resources.memory_bytes // GIB for one in slots.values()) == [8, 32]
-        for one in slots.values():
-            ready = condition(one.status.conditions, "Ready")
-            assert ready is not None
-            assert ready.status == "True"
-            assert one.status.host == one.spec.target_host != ""
-        assert [one.phase for one in await market.changes()] == ["applied"]
-
-    in_cloud([host("h1"), host("h2")], story)
+from outlive.base import LoopClock
+from outlive.commitments import Batch, CommitmentRequest, give_way, slot_allocations
+from outlive.resources import Flavor, Hypervisor, Maintenance, find_condition
 
 
-def test_a_batch_of_which_one_commitment_does_not_fit_leaves_nothing() -> None:
-    async def story(market: Market) -> None:
-        before = market.free("h1"), market.free("h2")
-        reason = await market.change(
-            batch(project("p1", asked("aaaaaa", 4)), project("p2", asked("bbbbbb", 40), asked("cccccc", 1)))
-        )
-        assert reason.startswith("1 commitment(s) failed to apply:\n- commitment bbbbbb: insufficient capacity: ")
-        assert "reservation slots could be placed" in reason
-        await asyncio.sleep(1)
-        assert await market.commitments() == {}
-        assert await market.slots() == {}
-        assert await market.changes() == []
-        assert (market.free("h1"), market.free("h2")) == before
-
-    in_cloud([host("h1"), host("h2")], story)
-
-
-def test_two_batches_never_count_on_the_same_place() -> None:
-    async def story(market: Market) -> None:
-        answers = await asyncio.gather(
-            *(market.change(batch(project("p1", asked(f"{letter * 6}", 8)))) for letter in "abc")
-        )
-        assert [answer == "" for answer in answers] == [True, True, False]
-        assert market.free("h1") == market.free("h2") == 0
-
-    in_cloud([host("h1"), host("h2")], story)
+@run_by(in_market, [host("h1"), host("h2")])
+async def test_a_commitment_that_fits_is_accepted_with_slots_on_hosts(market: Market) -> None:
+    await market.sell("aaaaaa", 5)
+    cr = (await market.commitments())["aaaaaa"]
+    assert cr.spec.amount == "40Gi"
+    assert cr.status.accepted_spec == cr.spec
+    assert await market.ready("aaaaaa") == "Accepted"
+    slots = await market.slots("aaaaaa")
+    assert sorted(one.spec.resources.memory_bytes // GIB for one in slots.values()) == [8, 32]
+    for one in slots.values():
+        ready = find_condition(one.status.conditions, "Ready")
+        assert ready is not None
+        assert ready.status == "True"
+        assert one.status.host == one.spec.target_host != ""
+    assert [one.phase for one in await market.changes()] == ["applied"]
 
 
-def test_create_then_delete_leaves_nothing() -> None:
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 5)))) == ""
-        assert await market.change(batch(project("p1", asked("aaaaaa", 5, old="confirmed", new=None)))) == ""
-        await asyncio.sleep(1)
-        assert await market.commitments() == {}
-        assert await market.slots() == {}
-        assert market.free("h1") == 64
-
-    in_cloud([host("h1")], story)
-
-
-def test_deleting_what_is_not_there_is_accepted_and_writes_nothing() -> None:
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 5, old="confirmed", new=None)))) == ""
-        assert await market.changes() == []
-
-    in_cloud([host("h1")], story)
-
-
-def test_a_dry_run_answers_and_leaves_nothing() -> None:
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 8)), dry_run=True)) == ""
-        reason = await market.change(batch(project("p1", asked("aaaaaa", 9)), dry_run=True))
-        assert reason.startswith("dry run: 1 probe(s) rejected:\n- dryrun-")
-        assert "insufficient capacity" in reason
-        assert await market.commitments() == {}
-        assert market.free("h1") == 64
-
-    in_cloud([host("h1")], story)
-
-
-@pytest.mark.slow
-def test_a_commitment_that_moves_to_another_project_keeps_its_slots() -> None:
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("b", asked("aaaaaa", 8)))) == ""
-        await asyncio.sleep(1)
-        slots = {name: one.metadata.uid for name, one in (await market.slots("aaaaaa")).items()}
-        moved = batch(
-            project("b", asked("aaaaaa", 8, old="confirmed", new=None)), project("a", asked("aaaaaa", 8, old=None))
-        )
-        assert await market.change(moved) == ""
-        await asyncio.sleep(1)
-        assert (await market.commitments())["aaaaaa"].spec.project_id == "a"
-        assert {name: one.metadata.uid for name, one in (await market.slots("aaaaaa")).items()} == slots
-        assert await market.ready("aaaaaa") == "Accepted"
-
-    in_cloud([host("h1")], story)
-
-
-def test_a_conversion_is_accepted_at_once_though_everything_is_full() -> None:
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 8)))) == ""
-        await asyncio.sleep(1)
-        both = (asked("aaaaaa", 8, old="confirmed", new="superseded"), asked("bbbbbb", 8))
-        assert await market.change(batch(project("p1", *both))) == ""
-        await asyncio.sleep(1)
-        assert await market.ready("aaaaaa") == "superseded"
-        assert await market.ready("bbbbbb") == "Accepted"
-        assert await market.slots("aaaaaa") == {}
-        assert market.free("h1") == 0
-
-    in_cloud([host("h1")], story)
-
-
-def test_a_commitment_that_covers_what_the_project_uses_is_accepted_where_nothing_is_free() -> None:
-    mine = [vm(f"v{number}", "h1") for number in range(8)]
-
-    async def story(market: Market) -> None:
-        assert market.free("h1") == 0
-        assert await market.change(batch(project("p1", asked("aaaaaa", 8)))) == ""
-        await asyncio.sleep(1)
-        slots = await market.slots("aaaaaa")
-        assert {vm for one in slots.values() for vm in one.spec.committed_resource_reservation.allocations} == {
-            one.name for one in mine
-        }
-        assert await market.change(batch(project("p1", asked("bbbbbb", 1)))) != ""
-
-    in_cloud([host("h1", vms=mine), *mine], story)
+@run_by(in_market, [host("h1")])
+async def test_a_dry_run_answers_and_leaves_nothing(market: Market) -> None:
+    assert await market.change(batch(project("p1", asked("aaaaaa", 8)), dry_run=True)) == ""
+    reason = await market.change(batch(project("p1", asked("aaaaaa", 9)), dry_run=True))
+    assert reason.startswith("dry run: 1 probe(s) rejected:\n- dryrun-")
+    assert "insufficient capacity" in reason
+    assert await market.commitments() == {}
+    assert market.free("h1") == 64
 
 
 def test_two_commitments_of_one_batch_do_not_cover_the_same_vms() -> None:
@@ -158,93 +67,57 @@ def test_two_commitments_of_one_batch_do_not_cover_the_same_vms() -> None:
         covered = [vm for one in (await market.slots()).values() for vm in slot_allocations(one)]
         assert sorted(covered) == [one.name for one in mine]
 
-    in_cloud([host("h1", vms=mine), *mine], story)
+    in_market([host("h1", vms=mine), *mine], story)
 
 
-def test_what_needs_no_confirmation_is_answered_and_placed_once_there_is_room() -> None:
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 8)))) == ""
-        pending = batch(project("p2", asked("bbbbbb", 8, new="pending")))
-        assert await market.change(pending) == ""
-        await asyncio.sleep(5)
-        assert await market.ready("bbbbbb") == "Reserving"
-        assert await market.change(batch(project("p1", asked("aaaaaa", 8, old="confirmed", new=None)))) == ""
-        await asyncio.sleep(600)
-        assert await market.ready("bbbbbb") == "Accepted"
-
-    in_cloud([host("h1")], story)
+@run_by(in_market, [host("h1")])
+async def test_what_needs_no_confirmation_is_answered_and_placed_once_there_is_room(market: Market) -> None:
+    assert await market.change(batch(project("p1", asked("aaaaaa", 8)))) == ""
+    pending = batch(project("p2", asked("bbbbbb", 8, new="pending")))
+    assert await market.change(pending) == ""
+    await asyncio.sleep(5)
+    assert await market.ready("bbbbbb") == "Reserving"
+    assert await market.change(batch(project("p1", asked("aaaaaa", 8, old="confirmed", new=None)))) == ""
+    await asyncio.sleep(600)
+    assert await market.ready("bbbbbb") == "Accepted"
 
 
-def test_a_commitment_ends_at_its_time() -> None:
-    async def story(market: Market) -> None:
-        ends = batch(project("p1", asked("aaaaaa", 8, expires=later(300))))
-        assert await market.change(ends) == ""
-        await asyncio.sleep(299 - 5)
-        assert market.free("h1") == 0
-        await asyncio.sleep(10)
-        assert await market.ready("aaaaaa") == "expired"
-        assert await market.slots() == {}
-        assert market.free("h1") == 64
-
-    in_cloud([host("h1")], story)
+@run_by(in_market, [host("h1")])
+async def test_a_commitment_ends_at_its_time(market: Market) -> None:
+    ends = batch(project("p1", asked("aaaaaa", 8, expires=later(300))))
+    assert await market.change(ends) == ""
+    await asyncio.sleep(299 - 5)
+    assert market.free("h1") == 0
+    await asyncio.sleep(10)
+    assert await market.ready("aaaaaa") == "expired"
+    assert await market.slots() == {}
+    assert market.free("h1") == 64
 
 
-def test_slots_leave_a_lost_host_and_a_recovered_vm_takes_its_slot_along() -> None:
-    mine = [vm("v1", "h1")]
+@run_by(in_market, [host("h1", cpu=8)])
+async def test_a_conversion_of_cores_is_accepted_though_no_core_is_free(market: Market) -> None:
+    await asyncio.sleep(60)
+    cores = (await market.capacity()).status.exclusively_free_capacity["cores"]
 
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 1), asked("bbbbbb", 4)))) == ""
-        await asyncio.sleep(1)
-        for one in (await market.slots()).values():
-            assert one.status.host == "h1"
-        await market.add(host("h2"))
-        await market.lose("h1")
-        await asyncio.sleep(5)
-        assert {one.status.host for one in (await market.slots("bbbbbb")).values()} == {"h2"}
-        assert await market.ready("bbbbbb") == "Accepted"
-        await market.run_on("h2", mine[0])
-        await asyncio.sleep(5)
-        (taken,) = (await market.slots("aaaaaa")).values()
-        assert (taken.status.host, list(slot_allocations(taken))) == ("h2", ["v1"])
-        assert await market.ready("aaaaaa") == "Accepted"
+    def of_cores(*changes: CommitmentRequest) -> Batch:
+        return batch(project("p1", *changes, resource="hw_version_g_cores"))
 
-    in_cloud([host("h1", vms=mine), *mine], story)
+    assert await market.change(of_cores(asked("aaaaaa", cores - 2))) == ""
+    assert await market.change(of_cores(asked("cccccc", 3))) != ""
+    both = (asked("aaaaaa", cores - 2, old="confirmed", new="superseded"), asked("bbbbbb", cores))
+    assert await market.change(of_cores(*both)) == ""
+    await asyncio.sleep(1)
+    assert await market.ready("bbbbbb") == "Accepted"
+    apart = (asked("bbbbbb", cores - 1, old="confirmed"), asked("dddddd", 1), asked("eeeeee", 1))
+    assert "eeeeee: insufficient CPU cores: 0 available, 1 requested" in await market.change(of_cores(*apart))
+    assert await market.change(of_cores(*apart[:2])) == ""
 
 
-def test_a_conversion_of_cores_is_accepted_though_no_core_is_free() -> None:
-    async def story(market: Market) -> None:
-        await asyncio.sleep(60)
-        cores = (await market.capacity()).status.exclusively_free_capacity["cores"]
-
-        def of_cores(*changes: CommitmentRequest) -> Batch:
-            return batch(project("p1", *changes, resource="hw_version_g_cores"))
-
-        assert await market.change(of_cores(asked("aaaaaa", cores - 2))) == ""
-        assert await market.change(of_cores(asked("cccccc", 3))) != ""
-        both = (asked("aaaaaa", cores - 2, old="confirmed", new="superseded"), asked("bbbbbb", cores))
-        assert await market.change(of_cores(*both)) == ""
-        await asyncio.sleep(1)
-        assert await market.ready("bbbbbb") == "Accepted"
-        apart = (
-            asked("bbbbbb", cores - 1, old="confirmed"),
-            asked("dddddd", 1),
-            asked("eeeeee", 1),
-        )
-        assert "eeeeee: insufficient CPU cores: 0 available, 1 requested" in await market.change(of_cores(*apart))
-        assert await market.change(of_cores(*apart[:2])) == ""
-
-    in_cloud([host("h1", cpu=8)], story)
-
-
-def test_nothing_is_promised_on_what_a_lost_host_ran() -> None:
-    mine = [vm(f"v{number}", "h1") for number in range(8)]
-
-    async def story(market: Market) -> None:
-        await market.lose("h1")
-        await asyncio.sleep(1)
-        assert "insufficient capacity: 0/1" in await market.change(batch(project("p1", asked("aaaaaa", 1))))
-
-    in_cloud([host("h1", vms=mine), *mine], story)
+@run_by(in_market, hosting("h1", *(vm(f"v{number}", "h1") for number in range(8))))
+async def test_nothing_is_promised_on_what_a_lost_host_ran(market: Market) -> None:
+    await market.lose("h1")
+    await asyncio.sleep(1)
+    assert "insufficient capacity: 0/1" in await market.change(batch(project("p1", asked("aaaaaa", 1))))
 
 
 @pytest.mark.parametrize("maintenance", ["manual", "auto", "ha", "termination"])
@@ -253,27 +126,22 @@ def test_no_slot_is_made_on_a_host_in_maintenance(maintenance: Maintenance) -> N
         assert "insufficient capacity: 0/1" in await market.change(batch(project("p1", asked("aaaaaa", 1))))
 
     closed = host("h1")
-    in_cloud([replace(closed, spec=replace(closed.spec, maintenance=maintenance))], story)
+    in_market([replace(closed, spec=replace(closed.spec, maintenance=maintenance))], story)
 
 
-def test_a_slot_that_was_on_its_way_when_its_leader_stopped_holds_one_host_only() -> None:
-    mine = vm("v1", "h1")
-
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
-        await asyncio.sleep(1)
-        (slot,) = (await market.slots()).values()
-        details = slot.spec.committed_resource_reservation
-        assert details is not None
-        emptied = replace(details, allocations={})
-        left = replace(slot.spec, target_host="h2", committed_resource_reservation=emptied)
-        await market.store.replace(replace(slot, spec=left))  # it followed its VM, which then was deleted
-        await asyncio.sleep(5)
-        (slot,) = (await market.slots()).values()
-        assert slot.spec.target_host == slot.status.host == "h1"
-        assert market.free("h2") == 64
-
-    in_cloud([host("h1", vms=[mine]), host("h2"), mine], story)
+@run_by(in_market, [*hosting("h1", vm("v1", "h1")), host("h2")])
+async def test_a_slot_that_was_on_its_way_when_its_leader_stopped_holds_one_host_only(market: Market) -> None:
+    await market.sell("aaaaaa", 1)
+    (slot,) = (await market.slots()).values()
+    details = slot.spec.committed_resource_reservation
+    assert details is not None
+    emptied = replace(details, allocations={})
+    left = replace(slot.spec, target_host="h2", committed_resource_reservation=emptied)
+    await market.store.replace(replace(slot, spec=left))  # it followed its VM, which then was deleted
+    await asyncio.sleep(5)
+    (slot,) = (await market.slots()).values()
+    assert slot.spec.target_host == slot.status.host == "h1"
+    assert market.free("h2") == 64
 
 
 @pytest.mark.slow
@@ -295,14 +163,14 @@ def test_slots_without_vms_leave_a_host_that_takes_none_where_there_is_another_o
         assert {one.status.host for one in (await market.slots("bbbbbb")).values()} == {"h2"}
         assert await market.ready("bbbbbb") == "Accepted"
 
-    in_cloud([host("h1", vms=[mine]), mine], story)
+    in_market([host("h1", vms=[mine]), mine], story)
 
 
 def test_recovery_need_not_wait_until_a_large_batch_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outlive.commitments.decision.TURN_S", 0.0)
 
     async def story(market: Market) -> None:
-        turn = market.role.failover.lock
+        turn = market.role.turn
         many = batch(project("p1", *(asked(f"aaaa-{one:02}", 1) for one in range(8))))
 
         async def recovers() -> int:
@@ -318,51 +186,45 @@ def test_recovery_need_not_wait_until_a_large_batch_is_decided(monkeypatch: pyte
         assert await recovering > 0, "all of the batch was decided first"
         assert not turn.locked()
 
-    in_cloud([host("h1")], story)
+    in_market([host("h1")], story)
 
 
-def test_who_gives_way_and_is_cancelled_meanwhile_has_the_turn_again() -> None:
-    async def scene() -> None:
-        turn, entered = asyncio.Lock(), list[str]()
+async def test_who_gives_way_and_is_cancelled_meanwhile_has_the_turn_again() -> None:
+    turn, entered = asyncio.Lock(), list[str]()
 
-        async def decides() -> None:
-            async with turn:
-                await give_way(turn, LoopClock())
+    async def decides() -> None:
+        async with turn:
+            await give_way(turn, LoopClock())
 
-        async def recovers() -> None:
-            async with turn:
-                entered.append("begin")
-                await asyncio.sleep(5)
-                entered.append("end")
+    async def recovers() -> None:
+        async with turn:
+            entered.append("begin")
+            await asyncio.sleep(5)
+            entered.append("end")
 
-        deciding = asyncio.ensure_future(decides())
-        recovering = asyncio.ensure_future(recovers())
-        await asyncio.sleep(1)
-        deciding.cancel()
-        await asyncio.sleep(1)
-        assert turn.locked(), "recovery has the turn"
-        assert entered == ["begin"]
-        await recovering
-        await asyncio.wait({deciding})
-        assert deciding.cancelled()
-        assert not turn.locked()
-
-    run(scene())
+    deciding = asyncio.ensure_future(decides())
+    recovering = asyncio.ensure_future(recovers())
+    await asyncio.sleep(1)
+    deciding.cancel()
+    await asyncio.sleep(1)
+    assert turn.locked(), "recovery has the turn"
+    assert entered == ["begin"]
+    await recovering
+    await asyncio.wait({deciding})
+    assert deciding.cancelled()
+    assert not turn.locked()
 
 
-def test_slots_leave_a_closed_host_one_after_the_other_and_only_for_a_place_that_is_there() -> None:
+@run_by(in_market, [host("h1", gib=32)])
+async def test_slots_leave_a_closed_host_one_after_the_other_and_only_for_a_place_that_is_there(market: Market) -> None:
     names = [f"aaaa-{number}" for number in range(4)]
-
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", *(asked(one, 1) for one in names)))) == ""
-        await market.add(host("h2", gib=8))
-        found = await market.store.get(Hypervisor, "h1")
-        await market.store.replace(replace(found, spec=replace(found.spec, maintenance="manual")))
-        await asyncio.sleep(600)
-        assert sorted(one.status.host for one in (await market.slots()).values()) == ["h1", "h1", "h1", "h2"]
-        assert {await market.ready(one) for one in names} == {"Accepted"}
-
-    in_cloud([host("h1", gib=32)], story)
+    assert await market.change(batch(project("p1", *(asked(one, 1) for one in names)))) == ""
+    await market.add(host("h2", gib=8))
+    found = await market.store.get(Hypervisor, "h1")
+    await market.store.replace(replace(found, spec=replace(found.spec, maintenance="manual")))
+    await asyncio.sleep(600)
+    assert sorted(one.status.host for one in (await market.slots()).values()) == ["h1", "h1", "h1", "h2"]
+    assert {await market.ready(one) for one in names} == {"Accepted"}
 
 
 def test_only_new_slots_that_no_running_vm_covers_count_for_the_limit() -> None:
@@ -375,23 +237,21 @@ def test_only_new_slots_that_no_running_vm_covers_count_for_the_limit() -> None:
         assert "commitment would create 2 new reservation slots, exceeds limit of 1" in refused, "one VM is left"
         assert await market.change(batch(project("p1", asked("cccccc", 2)))) == ""
 
-    in_cloud([host("h1", vms=mine), *mine], story, settings=settings)
+    in_market([host("h1", vms=mine), *mine], story, settings=settings)
 
 
 @pytest.mark.slow
-def test_commitments_that_wait_and_may_not_be_refused_are_counted() -> None:
-    async def story(market: Market) -> None:
-        assert market.metrics("committed_resource_unfulfilled{") == []
-        assert await market.change(batch(project("p1", asked("aaaaaa", 20, new="pending")))) == ""
-        await asyncio.sleep(60)
-        assert await market.ready("aaaaaa") == "Reserving"
-        labels = f'availability_zone="{ZONE}",flavor_group="g",resource_type="memory"'
-        assert market.metrics("committed_resource_unfulfilled{") == [f"committed_resource_unfulfilled{{{labels}}} 1.0"]
-        await market.add(host("h2", gib=256, cpu=256))
-        await asyncio.sleep(2000)
-        assert market.metrics("committed_resource_unfulfilled{") == []
-
-    in_cloud([host("h1")], story)
+@run_by(in_market, [host("h1")])
+async def test_commitments_that_wait_and_may_not_be_refused_are_counted(market: Market) -> None:
+    assert market.metrics("committed_resource_unfulfilled{") == []
+    assert await market.change(batch(project("p1", asked("aaaaaa", 20, new="pending")))) == ""
+    await asyncio.sleep(60)
+    assert await market.ready("aaaaaa") == "Reserving"
+    labels = f'availability_zone="{ZONE}",flavor_group="g",resource_type="memory"'
+    assert market.metrics("committed_resource_unfulfilled{") == [f"committed_resource_unfulfilled{{{labels}}} 1.0"]
+    await market.add(host("h2", gib=256, cpu=256))
+    await asyncio.sleep(2000)
+    assert market.metrics("committed_resource_unfulfilled{") == []
 
 
 @pytest.mark.slow
@@ -412,4 +272,4 @@ def test_a_commitment_whose_flavors_cannot_be_read_waits_and_keeps_its_slots(new
         await asyncio.sleep(2000)
         assert await market.ready("aaaaaa") == "Accepted"
 
-    in_cloud([host("h1")], story)
+    in_market([host("h1")], story)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.support.commitments import GROUP, NOW, at, batch, change, commitment, ready, resource, slot_of, wanted
 
-from outlive.cli.decide import decision_table
-from outlive.commitments.decisions import DECISIONS
-from outlive.resources.codec import to_builtins
-from outlive.runtime.decisions import Decision, DecisionTable
+from outlive.cli import decision_table
+from outlive.commitments import DECISIONS
+from outlive.resources import to_builtins
+from outlive.runtime import Decision, DecisionTable
 
 TABLE = DecisionTable(DECISIONS)
 RAM = "hw_version_g_ram"
@@ -26,13 +26,13 @@ def decide(name: str, given: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("decision", DECISIONS, ids=lambda one: one.name)
 def test_every_decision_has_a_schema_and_can_be_sent_to_a_child(decision: Decision[Any, Any]) -> None:
-    assert TABLE.schema(decision.name)["output"]
+    assert TABLE.build_schema(decision.name)["output"]
     assert pickle.loads(pickle.dumps(decision)) == decision
-    assert decision.name in decision_table().names()
+    assert decision.name in decision_table().list_names()
 
 
 def test_schemas_show_defaults_that_are_amounts() -> None:
-    parts = decision_table().schema("placement.rank")["$defs"]
+    parts = decision_table().build_schema("placement.rank")["$defs"]
     assert parts["ReservationSpec"]["properties"]["resources"]["default"] == {}
 
 
@@ -87,11 +87,4 @@ def test_a_batch_with_its_slots() -> None:
 def test_what_a_dry_run_asks_for() -> None:
     asked = batch({"p": [wanted(RAM, confirmed=(0, 2))]})
     (need,) = decide("dry_run", {"batch": asked, "groups": [GROUP], "resources": SELLING})["needs"]
-    assert need == {
-        "group": "g",
-        "type": "memory",
-        "amount": 2,
-        "total": 16 * 2**30,
-        "project": "p",
-        "domain": "d",
-    }
+    assert need == {"group": "g", "type": "memory", "amount": 2, "total": 16 * 2**30, "project": "p", "domain": "d"}

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping
 
 import pytest
 from msgspec.structs import replace
-from tests.support.loops import run
-from tests.support.sales import FLAVORS, SETTINGS, ZONE, Market, asked, batch, host, in_cloud, live, project, vm
-
-from outlive.base.clock import LoopClock, as_datetime
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.commitments.consistency import Kind
-from outlive.commitments.slots import confirmed_allocations, slot_allocations
-from outlive.commitments.state import Commitment
-from outlive.resources import (
-    Amounts,
-    CommittedResource,
-    CommittedStatus,
-    Fault,
-    Reservation,
-    SpecAllocation,
+from tests.support.loops import run, run_by
+from tests.support.sales import (
+    SETTINGS,
+    Listing,
+    Market,
+    asked,
+    batch,
+    host,
+    hosting,
+    in_market,
+    live,
+    project,
+    store_with,
+    vm,
 )
-from outlive.roles.settings import RoleSettings
+
+from outlive.base import LoopClock, as_datetime
+from outlive.commitments import DisagreementKind, confirmed_allocations, slot_allocations
+from outlive.resources import Amounts, CommittedResource, CommittedStatus, Fault, Reservation, SpecAllocation
+from outlive.roles import RoleSettings
 from outlive.store import Store, list_all
-from outlive.store.memory import MemoryStore
 
 REPAIRS = replace(SETTINGS, commitments=replace(SETTINGS.commitments, enable_consistency_repair=True))
 
@@ -65,15 +65,14 @@ def charge_twice(settings: RoleSettings) -> list[str]:
     found: list[str] = []
 
     async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
-        await asyncio.sleep(10)
+        await market.sell("aaaaaa", 1, then_s=10)
         cr = (await market.commitments())["aaaaaa"]
         status = replace(cr.status, assigned_instances=("nowhere",), used_resources=None)
         await market.store.replace_status(replace(cr, status=replace(status, last_usage_reconcile_at=None)))
         await asyncio.sleep(3600)
         found.extend((*await faults(market), *(await market.commitments())["aaaaaa"].status.assigned_instances))
 
-    in_cloud([host("h1")], story, settings=settings)
+    in_market([host("h1")], story, settings=settings)
     return found
 
 
@@ -83,45 +82,22 @@ def test_what_controllers_repair_by_themselves_is_no_fault() -> None:
 
 
 @pytest.mark.slow
-def test_a_disagreement_is_shown_and_is_a_fault_once_it_lasts() -> None:
-    strange = vm("v1", "h2")  # its document says h2, and h1 reports it
-
-    async def story(market: Market) -> None:
-        assert 'committed_resource_disagreements{class="vm-on-other-host",owner="vm-source"} 1.0' in market.metrics(
-            "committed_resource_disagreements"
-        )
-        assert await faults(market) == []
-        await asyncio.sleep(1300)
-        assert [name for name in await faults(market) if name.startswith("commitments")] == [
-            "commitments-disagree.vm-on-other-host"
-        ]
-        fault = await market.store.get(Fault, "commitments-disagree.vm-on-other-host")
-        assert fault.message.startswith("1 times what is said") or "v1" in fault.message
-        await market.end("v1")
-        await market.start(vm("v1", "h1"))
-        await asyncio.sleep(310)
-        assert [name for name in await faults(market) if name.startswith("commitments")] == []
-
-    in_cloud([host("h1", vms=[strange]), host("h2"), strange], story)
-
-
-class Listing:
-    """What Limes is said to list, after everything else."""
-
-    asked_at = math.inf
-
-    def __init__(self, *uuids: str) -> None:
-        self.commitments = {
-            one: Commitment(uuid=one, project="p1", group="g", zone=ZONE, memory_bytes=8 * 2**30, state="confirmed")
-            for one in uuids
-        }
-        self.asked = 0
-
-    def last(self) -> tuple[dict[str, Commitment], tuple[str, ...]] | None:
-        return self.commitments, ()
-
-    def ask_again(self) -> None:
-        self.asked += 1
+@run_by(in_market, [*hosting("h1", vm("v1", "h2")), host("h2")])
+async def test_a_disagreement_is_shown_and_is_a_fault_once_it_lasts(market: Market) -> None:
+    assert 'committed_resource_disagreements{class="vm-on-other-host",owner="vm-source"} 1.0' in market.metrics(
+        "committed_resource_disagreements"
+    )
+    assert await faults(market) == []
+    await asyncio.sleep(1300)
+    assert [name for name in await faults(market) if name.startswith("commitments")] == [
+        "commitments-disagree.vm-on-other-host"
+    ]
+    fault = await market.store.get(Fault, "commitments-disagree.vm-on-other-host")
+    assert fault.message.startswith("1 times what is said") or "v1" in fault.message
+    await market.end("v1")
+    await market.start(vm("v1", "h1"))
+    await asyncio.sleep(310)
+    assert [name for name in await faults(market) if name.startswith("commitments")] == []
 
 
 def test_repairs_that_are_asked_for_take_what_is_safe_and_leave_the_rest() -> None:
@@ -131,69 +107,60 @@ def test_repairs_that_are_asked_for_take_what_is_safe_and_leave_the_rest() -> No
     async def story(market: Market) -> None:
         audit = market.role.commitments.consistency
         audit.listing = listing
-        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
-        await asyncio.sleep(10)
+        await market.sell("aaaaaa", 1, then_s=10)
         await give(market, "aaaaaa", "v9")
         await asyncio.sleep(1)
-        repaired = await audit.repair({Kind.FOREIGN_VM, Kind.NOT_SYNCED, Kind.VM_ON_OTHER_HOST})
+        repaired = await audit.repair(
+            {DisagreementKind.FOREIGN_VM, DisagreementKind.NOT_SYNCED, DisagreementKind.VM_ON_OTHER_HOST}
+        )
         assert [(one.kind, one.subject) for one in repaired] == [
             ("foreign-vm", "commitment-aaaaaa-0"),
             ("not-synced", "bbbbbb"),
         ]
         assert listing.asked == 1
         assert await listed(market, "aaaaaa") == []
-        assert (await audit.look()).counts[Kind.VM_ON_OTHER_HOST] == 1
+        assert (await audit.find_disagreements()).counts[DisagreementKind.VM_ON_OTHER_HOST] == 1
 
-    in_cloud([host("h1", vms=[stranger, lost]), host("h2", gib=1), stranger, lost], story)
+    in_market([host("h1", vms=[stranger, lost]), host("h2", gib=1), stranger, lost], story)
 
 
 @pytest.mark.slow
-def test_a_list_of_limes_says_nothing_of_a_commitment_that_changed_since() -> None:
+@run_by(in_market, [host("h1")])
+async def test_a_list_of_limes_says_nothing_of_a_commitment_that_changed_since(market: Market) -> None:
     listing = Listing("aaaaaa", "cccccc")
-
-    async def story(market: Market) -> None:
-        audit = market.role.commitments.consistency
-        for uuid in ("aaaaaa", "cccccc"):
-            assert await market.change(batch(project("p1", asked(uuid, 1)))) == ""
-        await asyncio.sleep(600)
-        audit.listing, listing.asked_at = listing, LoopClock().now()
-        assert (await audit.look()).disagreements == ()
-        await asyncio.sleep(60)
-        assert await market.change(batch(project("p1", asked("aaaaaa", 2, old="confirmed")))) == ""  # it grows,
-        assert await market.change(batch(project("p1", asked("bbbbbb", 1)))) == ""  # one is new,
-        assert (
-            await market.change(batch(project("p1", asked("cccccc", 1, old="confirmed", new=None)))) == ""
-        )  # one goes
-        await asyncio.sleep(3000)
-        assert (await audit.look()).disagreements == ()
-        assert await faults(market) == []
-        listing.asked_at = LoopClock().now()
-        found = (await audit.look()).disagreements
-        assert [(one.kind, one.subject) for one in found] == [
-            (Kind.DIFFERS, "aaaaaa"),
-            (Kind.NOT_LISTED, "bbbbbb"),
-            (Kind.NOT_SYNCED, "cccccc"),
-        ]
-
-    in_cloud([host("h1")], story)
+    audit = market.role.commitments.consistency
+    for uuid in ("aaaaaa", "cccccc"):
+        assert await market.change(batch(project("p1", asked(uuid, 1)))) == ""
+    await asyncio.sleep(600)
+    audit.listing, listing.asked_at = listing, LoopClock().now()
+    assert (await audit.find_disagreements()).disagreements == ()
+    await asyncio.sleep(60)
+    assert await market.change(batch(project("p1", asked("aaaaaa", 2, old="confirmed")))) == ""  # it grows,
+    assert await market.change(batch(project("p1", asked("bbbbbb", 1)))) == ""  # one is new,
+    assert await market.change(batch(project("p1", asked("cccccc", 1, old="confirmed", new=None)))) == ""  # one goes
+    await asyncio.sleep(3000)
+    assert (await audit.find_disagreements()).disagreements == ()
+    assert await faults(market) == []
+    listing.asked_at = LoopClock().now()
+    found = (await audit.find_disagreements()).disagreements
+    assert [(one.kind, one.subject) for one in found] == [
+        (DisagreementKind.DIFFERS, "aaaaaa"),
+        (DisagreementKind.NOT_LISTED, "bbbbbb"),
+        (DisagreementKind.NOT_SYNCED, "cccccc"),
+    ]
 
 
 @pytest.mark.slow
-def test_with_the_setting_what_lasts_is_repaired_without_being_asked() -> None:
-    stranger = vm("v9", "h1", project="p9")
-
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
-        await asyncio.sleep(10)
-        await give(market, "aaaaaa", "v9")
-        await asyncio.sleep(600)
-        assert await listed(market, "aaaaaa") == ["v9"]
-        await asyncio.sleep(900)
-        assert await listed(market, "aaaaaa") == []
-        await asyncio.sleep(310)
-        assert await faults(market) == []
-
-    in_cloud([host("h1", vms=[stranger]), stranger], story, settings=REPAIRS)
+@run_by(in_market, hosting("h1", vm("v9", "h1", project="p9")), settings=REPAIRS)
+async def test_with_the_setting_what_lasts_is_repaired_without_being_asked(market: Market) -> None:
+    await market.sell("aaaaaa", 1, then_s=10)
+    await give(market, "aaaaaa", "v9")
+    await asyncio.sleep(600)
+    assert await listed(market, "aaaaaa") == ["v9"]
+    await asyncio.sleep(900)
+    assert await listed(market, "aaaaaa") == []
+    await asyncio.sleep(310)
+    assert await faults(market) == []
 
 
 @pytest.mark.slow
@@ -204,8 +171,7 @@ def test_a_vm_that_two_slots_have_stays_in_the_first_of_them_whose_commitment_is
 
     async def sell(market: Market) -> None:
         for uuid in ("aaaaaa", "bbbbbb"):
-            assert await market.change(batch(project("p1", asked(uuid, 1)))) == ""
-            await asyncio.sleep(10)
+            await market.sell(uuid, 1, then_s=10)
         assert (await listed(market, "aaaaaa"), await listed(market, "bbbbbb")) == (["v1"], [])
 
     async def look(market: Market) -> None:
@@ -217,9 +183,8 @@ def test_a_vm_that_two_slots_have_stays_in_the_first_of_them_whose_commitment_is
         assert [list(confirmed_allocations(one)) for one in slots.values()] == [["v1"] if over else []]
 
     async def scene() -> None:
-        store = MemoryStore(LoopClock(), SeededIds(Random(2)))
-        store.load([*FLAVORS, host("h1", vms=[mine]), mine])
-        await live(store, sell)
+        store = store_with(host("h1", vms=[mine]), mine)
+        await live(store, sell, whole=False)
         first = await store.get(Reservation, "commitment-aaaaaa-0")
         other = await store.get(Reservation, "commitment-bbbbbb-0")
         await write(store, other, slot_allocations(first), host="h1")
@@ -227,6 +192,6 @@ def test_a_vm_that_two_slots_have_stays_in_the_first_of_them_whose_commitment_is
             ended = await store.get(CommittedResource, "commitment-aaaaaa")
             spec = replace(ended.spec, end_time=as_datetime(LoopClock().now() - 5))
             await store.replace(replace(ended, spec=spec))
-        await live(store, look)
+        await live(store, look, whole=False)
 
     run(scene())

@@ -7,13 +7,20 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
-from tests.support.sales import Market, asked, batch, host, in_cloud, project
+from tests.support.loops import run_by
+from tests.support.sales import Market, asked, batch, host, in_market, project
 
-from outlive.base.errors import Unavailable
-from outlive.commitments.batch import ProjectRequest
-from outlive.commitments.liquid import ChangeRequest, DomainMetadata, ProjectChange, ProjectMetadata
-from outlive.commitments.ports import KeystoneDomain, Project
-from outlive.commitments.requests import batch_of
+from outlive.base import Unavailable
+from outlive.commitments import (
+    ChangeRequest,
+    DomainMetadata,
+    KeystoneDomain,
+    Project,
+    ProjectChange,
+    ProjectMetadata,
+    ProjectRequest,
+    batch_of,
+)
 from outlive.resources import Hypervisor, ObjectMeta, ProjectQuota, ProjectQuotaSpec
 
 TRAIT = "CUSTOM_EXTERNAL_CUSTOMER_EXCLUSIVE"
@@ -52,30 +59,24 @@ async def hosts_of(market: Market) -> set[str]:
     return {slot.status.host for slot in (await market.slots()).values()}
 
 
-def test_a_batch_says_the_domain_and_its_slots_lie_where_its_vms_may_go() -> None:
-    async def story(market: Market) -> None:
-        assert await market.change(batch(of_domain(8, EXTERNAL))) == ""
-        assert await hosts_of(market) == {"aside"}
-        refused = await market.change(batch(of_domain(1, EXTERNAL, uuid="bbbbbb")))
-        assert "filter_external_customer" in refused, "the open host is not for them"
-
-    in_cloud([host("open", gib=128), aside("aside")], story)
+@run_by(in_market, [host("open", gib=128), aside("aside")])
+async def test_a_batch_says_the_domain_and_its_slots_lie_where_its_vms_may_go(market: Market) -> None:
+    assert await market.change(batch(of_domain(8, EXTERNAL))) == ""
+    assert await hosts_of(market) == {"aside"}
+    refused = await market.change(batch(of_domain(1, EXTERNAL, uuid="bbbbbb")))
+    assert "filter_external_customer" in refused, "the open host is not for them"
 
 
-def test_internal_customers_may_have_any_host() -> None:
-    async def story(market: Market) -> None:
-        assert await market.change(batch(of_domain(16, INTERNAL))) == ""
-        assert await hosts_of(market) == {"open", "aside"}
-
-    in_cloud([host("open"), aside("aside")], story)
+@run_by(in_market, [host("open"), aside("aside")])
+async def test_internal_customers_may_have_any_host(market: Market) -> None:
+    assert await market.change(batch(of_domain(16, INTERNAL))) == ""
+    assert await hosts_of(market) == {"open", "aside"}
 
 
-def test_keystone_is_asked_for_a_name_that_the_batch_leaves_out() -> None:
-    async def story(market: Market) -> None:
-        assert await market.change(batch(of_domain(8))) == ""
-        assert await hosts_of(market) == {"aside"}
-
-    in_cloud([host("open"), aside("aside")], story, domains=Keystone())
+@run_by(in_market, [host("open"), aside("aside")], domains=Keystone())
+async def test_keystone_is_asked_for_a_name_that_the_batch_leaves_out(market: Market) -> None:
+    assert await market.change(batch(of_domain(8))) == ""
+    assert await hosts_of(market) == {"aside"}
 
 
 def test_a_name_that_nobody_knows_now_is_a_refusal_with_that_reason_and_no_wrong_host() -> None:
@@ -90,7 +91,7 @@ def test_a_name_that_nobody_knows_now_is_a_refusal_with_that_reason_and_no_wrong
         assert await market.change(batch(of_domain(2))) == ""
         assert await hosts_of(market) == {"aside"}
 
-    in_cloud([host("open"), aside("aside")], story, domains=keystone)
+    in_market([host("open"), aside("aside")], story, domains=keystone)
 
 
 def test_a_commitment_that_need_not_be_confirmed_waits_until_the_name_is_known() -> None:
@@ -107,30 +108,28 @@ def test_a_commitment_that_need_not_be_confirmed_waits_until_the_name_is_known()
         await asyncio.sleep(200)
         assert await hosts_of(market) == {"aside"}
 
-    in_cloud([host("open"), aside("aside")], story, domains=keystone)
+    in_market([host("open"), aside("aside")], story, domains=keystone)
 
 
-def test_quota_that_was_pushed_says_the_name_as_well() -> None:
+def pushed_quota() -> ProjectQuota:
     spec = ProjectQuotaSpec(project_id="p1", domain_id="d1", domain_name=EXTERNAL, availability_zone="zone-a")
-    quota = ProjectQuota(metadata=ObjectMeta(name="quota-p1-zone-a"), spec=spec)
+    return ProjectQuota(metadata=ObjectMeta(name="quota-p1-zone-a"), spec=spec)
 
-    async def story(market: Market) -> None:
-        assert await market.change(batch(of_domain(8))) == ""
-        assert await hosts_of(market) == {"aside"}
 
-    in_cloud([host("open"), aside("aside"), quota], story)
+@run_by(in_market, [host("open"), aside("aside"), pushed_quota()])
+async def test_quota_that_was_pushed_says_the_name_as_well(market: Market) -> None:
+    assert await market.change(batch(of_domain(8))) == ""
+    assert await hosts_of(market) == {"aside"}
 
 
 @pytest.mark.slow
-def test_a_slot_that_leaves_its_host_goes_to_another_one_that_is_set_aside() -> None:
-    async def story(market: Market) -> None:
-        assert await market.change(batch(of_domain(4, EXTERNAL))) == ""
-        (name,) = await hosts_of(market)
-        await market.lose(name)
-        await asyncio.sleep(60)
-        assert await hosts_of(market) == {"aside1", "aside2"} - {name}
-
-    in_cloud([host("open", gib=256), aside("aside1"), aside("aside2")], story)
+@run_by(in_market, [host("open", gib=256), aside("aside1"), aside("aside2")])
+async def test_a_slot_that_leaves_its_host_goes_to_another_one_that_is_set_aside(market: Market) -> None:
+    assert await market.change(batch(of_domain(4, EXTERNAL))) == ""
+    (name,) = await hosts_of(market)
+    await market.lose(name)
+    await asyncio.sleep(60)
+    assert await hosts_of(market) == {"aside1", "aside2"} - {name}
 
 
 def test_liquid_says_the_name() -> None:

@@ -6,33 +6,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.commitments.explanation import (
+from outlive.commitments import (
     ClosedRoom,
+    Commitment,
+    CommitmentExplanation,
     Ending,
-    Explanation,
     ExplanationInput,
+    HostRoom,
     MissingCores,
     MissingSlots,
-    Room,
     StepCount,
     explain,
 )
-from outlive.commitments.state import Commitment
 
 GIB = 2**30
 NOW = 1_800_000_000.0
 HOUR = 3600.0
 
 
-def room(host: str, gib: int, cores: int = 64) -> Room:
-    return Room(host=host, cpu_milli=cores * 1000, memory_bytes=gib * GIB)
+def room(host: str, gib: int, cores: int = 64) -> HostRoom:
+    return HostRoom(host=host, cpu_milli=cores * 1000, memory_bytes=gib * GIB)
 
 
 def closed(host: str, gib: int, why: str = "is in maintenance (manual)") -> ClosedRoom:
     return ClosedRoom(host=host, cpu_milli=64_000, memory_bytes=gib * GIB, why=why)
 
 
-def missing(count: int, *candidates: Room, closed: tuple[ClosedRoom, ...] = (), gib: int = 8) -> MissingSlots:
+def missing(count: int, *candidates: HostRoom, closed: tuple[ClosedRoom, ...] = (), gib: int = 8) -> MissingSlots:
     return MissingSlots(
         flavor="m8",
         cpu_milli=2000,
@@ -56,7 +56,7 @@ def ending(commitment: str, host: str, gib: int, hours: float, cores: int = 64) 
     )
 
 
-def asked(*sizes: MissingSlots, endings: tuple[Ending, ...] = (), placed: int = 1) -> Explanation:
+def asked(*sizes: MissingSlots, endings: tuple[Ending, ...] = (), placed: int = 1) -> CommitmentExplanation:
     wanted = Commitment(uuid="mine-1", project="p", group="g", zone="z", memory_bytes=64 * GIB, state="confirmed")
     total = placed + sum(one.count for one in sizes)
     return explain(

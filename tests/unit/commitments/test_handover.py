@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.commitments import GIB, GROUP, NOW, commitment, slot_of, vms_of
 
-from outlive.commitments.handover import Handover, hand_over
-from outlive.commitments.slots import plan_slots
-from outlive.commitments.state import Commitment, from_spec, spec_of
-from outlive.placement.reservations import unused
+from outlive.commitments import Commitment, Handover, from_spec, hand_over, plan_slots, spec_of
+from outlive.placement import unused_amounts
 from outlive.resources import CommitmentStep, Reservation
 
 Slots = Mapping[str, Sequence[Reservation]]
@@ -49,7 +47,7 @@ def held(slots: Sequence[Reservation]) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for slot in slots:
         memory, cpu = found.get(slot.spec.target_host, (0, 0))
-        left = unused(slot)
+        left = unused_amounts(slot)
         found[slot.spec.target_host] = (memory + left.memory_bytes, cpu + left.cpu_milli)
     return found
 

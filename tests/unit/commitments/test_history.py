@@ -7,27 +7,25 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.sales import Market, asked, batch, host, in_cloud, project, vm
+from tests.support.loops import run_by
+from tests.support.sales import Market, asked, batch, host, hosting, in_market, project, vm
 
-from outlive.base import limits
-from outlive.base.clock import LoopClock
-from outlive.base.errors import BadInput
-from outlive.commitments import history as module
-from outlive.commitments.history import (
+from outlive.base import BadInput, LoopClock, limits
+from outlive.commitments import (
     Charged,
-    begun,
+    begin_month,
+    history_name,
     is_old,
+    list_shares,
+    list_still_charged,
     month_before,
     month_begin,
     month_of,
     month_seconds,
-    recorded,
-    shares,
-    still_charged,
+    record_charges,
 )
-from outlive.commitments.names import history_name
-from outlive.resources import UsageHistory
-from outlive.resources.codec import encode
+from outlive.commitments import history as module
+from outlive.resources import UsageHistory, encode
 from outlive.store import list_all
 
 MONTH = "2026-11"
@@ -56,7 +54,7 @@ def test_a_text_that_is_no_month_is_refused(text: str) -> None:
 
 
 def test_a_commitment_is_covered_while_any_vm_is_charged_to_it() -> None:
-    history = begun("p", MONTH, None)
+    history = begin_month("p", MONTH, None)
     for at, now in (
         (100, charged(a=("v1",))),
         (200, charged(a=("v1", "v2"))),
@@ -64,8 +62,8 @@ def test_a_commitment_is_covered_while_any_vm_is_charged_to_it() -> None:
         (400, {}),
         (500, charged(a=("v1",))),
     ):
-        history = recorded(history, now, BEGIN + at)
-    a, b = shares(history, BEGIN + 600)
+        history = record_charges(history, now, BEGIN + at)
+    a, b = list_shares(history, BEGIN + 600)
     assert (a.commitment, a.covered_seconds, a.vm_seconds) == ("a", 400, 500)
     assert (b.commitment, b.covered_seconds, b.vm_seconds) == ("b", 100, 100)
     assert history.commitments["a"].vms == {"v1": (100, 300, 500), "v2": (200, 400)}
@@ -73,44 +71,44 @@ def test_a_commitment_is_covered_while_any_vm_is_charged_to_it() -> None:
 
 
 def test_what_did_not_change_is_the_same_document() -> None:
-    history = recorded(begun("p", MONTH, None), charged(a=("v1",)), BEGIN + 100)
-    assert recorded(history, charged(a=("v1",)), BEGIN + 5000) is history
+    history = record_charges(begin_month("p", MONTH, None), charged(a=("v1",)), BEGIN + 100)
+    assert record_charges(history, charged(a=("v1",)), BEGIN + 5000) is history
 
 
 def test_a_commitment_that_ended_was_covered_until_then() -> None:
-    history = recorded(begun("p", MONTH, None), charged(a=("v1",)), BEGIN + 100)
-    history = recorded(history, {}, BEGIN + 400, {"a": BEGIN + 150.0})
-    assert [(one.covered_seconds, one.vm_seconds) for one in shares(history, BEGIN + 900)] == [(50, 50)]
+    history = record_charges(begin_month("p", MONTH, None), charged(a=("v1",)), BEGIN + 100)
+    history = record_charges(history, {}, BEGIN + 400, {"a": BEGIN + 150.0})
+    assert [(one.covered_seconds, one.vm_seconds) for one in list_shares(history, BEGIN + 900)] == [(50, 50)]
 
 
 def test_what_goes_on_at_the_end_of_a_month_counts_in_both() -> None:
-    history = recorded(begun("p", MONTH, None), charged(a=("v1", "v2"), b=("v3",)), BEGIN + 100)
-    history = recorded(history, charged(a=("v1",)), BEGIN + 200)
+    history = record_charges(begin_month("p", MONTH, None), charged(a=("v1", "v2"), b=("v3",)), BEGIN + 100)
+    history = record_charges(history, charged(a=("v1",)), BEGIN + 200)
     later = BEGIN + month_seconds(MONTH) + 1000
-    assert shares(history, later)[0].covered_seconds == month_seconds(MONTH) - 100
-    following = begun("p", "2026-12", history)
+    assert list_shares(history, later)[0].covered_seconds == month_seconds(MONTH) - 100
+    following = begin_month("p", "2026-12", history)
     assert following.commitments.keys() == {"a"}
-    following = recorded(following, {}, later)
-    (a,) = shares(following, later + 9999)
+    following = record_charges(following, {}, later)
+    (a,) = list_shares(following, later + 9999)
     assert (a.covered_seconds, sorted(a.vms)) == (1000, ["v1"])
 
 
 def test_a_commitment_that_ended_before_the_month_did_is_closed_then_though_it_is_counted_later() -> None:
     over, end = BEGIN + month_seconds(MONTH), BEGIN + month_seconds(MONTH) - 2 * 3600
-    history = recorded(begun("p1", MONTH, None), charged(aaaaaa=("v1",), bbbbbb=("v2",)), end - 10 * 3600)
+    history = record_charges(begin_month("p1", MONTH, None), charged(aaaaaa=("v1",), bbbbbb=("v2",)), end - 10 * 3600)
     ends = {"aaaaaa": float(end), "bbbbbb": over + 60.0}
-    closed = recorded(history, still_charged(history, ends), over + 7200, ends)
-    assert [one.covered_seconds for one in shares(closed, over + 7200)] == [10 * 3600, 12 * 3600]
-    assert list(begun("p1", month_before(MONTH, -1), closed).commitments) == ["bbbbbb"]
+    closed = record_charges(history, list_still_charged(history, ends), over + 7200, ends)
+    assert [one.covered_seconds for one in list_shares(closed, over + 7200)] == [10 * 3600, 12 * 3600]
+    assert list(begin_month("p1", month_before(MONTH, -1), closed).commitments) == ["bbbbbb"]
 
 
 def test_a_document_that_is_too_large_leaves_out_what_ended_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HISTORY_BYTES", 2000)
-    history = begun("p", MONTH, None)
+    history = begin_month("p", MONTH, None)
     for hour in range(200):
-        history = recorded(history, charged(a=(f"vm-{hour}",)), BEGIN + hour * 3600)
-    history = recorded(history, {}, BEGIN + 200 * 3600)
-    (a,) = shares(history, BEGIN + 300 * 3600)
+        history = record_charges(history, charged(a=(f"vm-{hour}",)), BEGIN + hour * 3600)
+    history = record_charges(history, {}, BEGIN + 200 * 3600)
+    (a,) = list_shares(history, BEGIN + 300 * 3600)
     assert a.covered_seconds == 200 * 3600, "the sum has all of them"
     assert "vm-199" in a.vms
     assert "vm-0" not in a.vms
@@ -119,9 +117,12 @@ def test_a_document_that_is_too_large_leaves_out_what_ended_first(monkeypatch: p
 
 def test_the_largest_document_fits_into_every_store() -> None:
     vms = tuple(f"00000000-0000-0000-0000-{number:012}" for number in range(9_000))
-    history = recorded(begun("p", MONTH, None), charged(a=vms), BEGIN + 2_000_000)
+    history = record_charges(begin_month("p", MONTH, None), charged(a=vms), BEGIN + 2_000_000)
     many = {f"uuid-{number:035}": Charged(type="cores", vms=("v",)) for number in range(3_000)}
-    for size in (len(encode(history)), len(encode(recorded(begun("p", MONTH, None), many, BEGIN + 2_000_000)))):
+    for size in (
+        len(encode(history)),
+        len(encode(record_charges(begin_month("p", MONTH, None), many, BEGIN + 2_000_000))),
+    ):
         assert size < limits.OBJECT_BYTES
 
 
@@ -133,7 +134,7 @@ def test_the_largest_document_fits_into_every_store() -> None:
     )
 )
 def test_seconds_are_those_of_every_single_second(changes: list[tuple[int, dict[str, set[str]]]]) -> None:
-    history, now, seconds, running = begun("p", MONTH, None), 0, dict[str, int](), dict[str, set[str]]()
+    history, now, seconds, running = begin_month("p", MONTH, None), 0, dict[str, int](), dict[str, set[str]]()
     per_vm = dict[tuple[str, str], int]()
 
     def pass_time(until: int) -> None:
@@ -145,9 +146,11 @@ def test_seconds_are_those_of_every_single_second(changes: list[tuple[int, dict[
     for pause, wanted in changes:
         pass_time(now + pause)
         now, running = now + pause, wanted
-        history = recorded(history, charged(**{uuid: tuple(sorted(vms)) for uuid, vms in wanted.items()}), BEGIN + now)
+        history = record_charges(
+            history, charged(**{uuid: tuple(sorted(vms)) for uuid, vms in wanted.items()}), BEGIN + now
+        )
     pass_time(now + 50)
-    found = {one.commitment: one for one in shares(history, BEGIN + now + 50)}
+    found = {one.commitment: one for one in list_shares(history, BEGIN + now + 50)}
     assert {uuid: one.covered_seconds for uuid, one in found.items()} == {uuid: seconds.get(uuid, 0) for uuid in found}
     assert all(seconds[uuid] == 0 for uuid in seconds.keys() - found.keys())
     for uuid, one in found.items():
@@ -169,44 +172,38 @@ async def history_in(market: Market, name: str = "p1") -> UsageHistory:
 
 
 @pytest.mark.slow
-def test_each_change_of_the_assignment_is_written_and_nothing_else() -> None:
-    mine = [vm("v0", "h1")]
-
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 2)))) == ""
-        await asyncio.sleep(10)
-        first = await history_in(market)
-        assert list(first.commitments["aaaaaa"].vms) == ["v0"]
-        await asyncio.sleep(1000)
-        assert (await history_in(market)).metadata.resource_version == first.metadata.resource_version
-        await market.start(vm("v1", "h1"))
-        await asyncio.sleep(400)
-        assert set((await history_in(market)).commitments["aaaaaa"].vms) == {"v0", "v1"}
-        assert await market.change(batch(project("p1", asked("aaaaaa", 2, old="confirmed", new=None)))) == ""
-        await asyncio.sleep(10)
-        done = (await history_in(market)).commitments["aaaaaa"]
-        assert done.covered_since is None
-        assert 1400 <= done.covered_seconds <= 1500
-        assert [name async for name in list_all(market.store, UsageHistory)] == [await history_in(market)]
-
-    in_cloud([host("h1", vms=mine), *mine], story)
+@run_by(in_market, hosting("h1", vm("v0", "h1")))
+async def test_each_change_of_the_assignment_is_written_and_nothing_else(market: Market) -> None:
+    await market.sell("aaaaaa", 2, then_s=10)
+    first = await history_in(market)
+    assert list(first.commitments["aaaaaa"].vms) == ["v0"]
+    await asyncio.sleep(1000)
+    assert (await history_in(market)).metadata.resource_version == first.metadata.resource_version
+    await market.start(vm("v1", "h1"))
+    await asyncio.sleep(400)
+    assert set((await history_in(market)).commitments["aaaaaa"].vms) == {"v0", "v1"}
+    assert await market.change(batch(project("p1", asked("aaaaaa", 2, old="confirmed", new=None)))) == ""
+    await asyncio.sleep(10)
+    done = (await history_in(market)).commitments["aaaaaa"]
+    assert done.covered_since is None
+    assert 1400 <= done.covered_seconds <= 1500
+    assert [name async for name in list_all(market.store, UsageHistory)] == [await history_in(market)]
 
 
 def test_a_new_month_goes_on_from_the_last_one_and_old_ones_are_deleted() -> None:
     mine = [vm("v0", "h1")]
-    december = recorded(begun("p1", "2025-12", None), charged(bbbbbb=("v1",)), month_begin("2025-12"))
-    old = [december, begun("p1", "2024-12", None), begun("p9", "2020-01", None)]
+    december = record_charges(begin_month("p1", "2025-12", None), charged(bbbbbb=("v1",)), month_begin("2025-12"))
+    old = [december, begin_month("p1", "2024-12", None), begin_month("p9", "2020-01", None)]
 
     async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
-        await asyncio.sleep(10)
+        await market.sell("aaaaaa", 1, then_s=10)
         found = {one.month: one async for one in list_all(market.store, UsageHistory)}
         assert found.keys() == {"2025-12", "2026-01"}
         carried = found["2026-01"].commitments["bbbbbb"]
         assert (carried.vms["v1"][0], len(carried.vms["v1"]), carried.covered_since) == (0, 2, None)
         assert found["2026-01"].commitments["aaaaaa"].covered_since is not None
 
-    in_cloud([host("h1", vms=mine), *mine, *old], story)
+    in_market([host("h1", vms=mine), *mine, *old], story)
 
 
 def test_a_document_of_a_project_that_has_nothing_any_more_is_closed_when_a_leader_starts() -> None:
@@ -216,5 +213,5 @@ def test_a_document_of_a_project_that_has_nothing_any_more_is_closed_when_a_lead
 
     now = 1_767_225_600
     assert month_of(now) == "2026-01"
-    left = recorded(begun("p1", "2026-01", None), charged(a=("v1",)), now)
-    in_cloud([host("h1"), left], story)
+    left = record_charges(begin_month("p1", "2026-01", None), charged(a=("v1",)), now)
+    in_market([host("h1"), left], story)

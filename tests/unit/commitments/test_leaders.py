@@ -9,28 +9,14 @@ from datetime import UTC, datetime
 
 import pytest
 from msgspec.structs import replace
-from tests.support.dying import Dead, Dying
-from tests.support.loops import run
-from tests.support.sales import FLAVORS, SETTINGS, Market, asked, batch, host, in_cloud, live, project, vm
+from tests.support.dying import Dead, Dying, Watched
+from tests.support.loops import run_by
+from tests.support.sales import SETTINGS, Market, asked, batch, host, in_market, live, project, store_with, vm
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import AlreadyExists, LimitExceeded, Unavailable, Unknown
-from outlive.base.ids import SeededIds
-from outlive.base.logging import gathered_defects
-from outlive.base.random import Random
-from outlive.commitments.consistency import Kind
-from outlive.commitments.names import change_name, change_number
-from outlive.commitments.slots import slot_allocations
+from outlive.base import AlreadyExists, LimitExceeded, Unavailable, Unknown, gather_defects
+from outlive.commitments import DisagreementKind, change_name, change_number, slot_allocations
 from outlive.resources import CommitmentChange, CommittedResource, Fault, ObjectMeta, R, Resource, UsageHistory
-from outlive.store.contract import Page, list_all
-from outlive.store.memory import MemoryStore
-from outlive.store.selectors import Selector
-
-
-def store_with(objects: list[Resource]) -> MemoryStore:
-    store = MemoryStore(LoopClock(), SeededIds(Random(2)))
-    store.load([*FLAVORS, *objects])
-    return store
+from outlive.store import MemoryStore, Page, Selector, list_all
 
 
 async def first_life(dying: Dying, story: Callable[[Market], Awaitable[None]]) -> None:
@@ -43,115 +29,86 @@ async def first_life(dying: Dying, story: Callable[[Market], Awaitable[None]]) -
         raise Dead
 
     with pytest.raises(Dead):
-        await live(dying, scene, ends=False)
+        await live(dying, scene, ends=False, whole=False)
 
 
-def test_a_commit_that_arrives_after_the_next_leader_began_does_not_count() -> None:
-    async def scene() -> None:
-        store = store_with([host("h1")])
-        dying = Dying(store)
+async def test_a_commit_that_arrives_after_the_next_leader_began_does_not_count() -> None:
+    store = store_with(host("h1"))
+    dying = Dying(store)
 
-        async def asks(market: Market) -> None:
-            dying.dies_at = dying.writes + 1
-            await market.change(batch(project("p1", asked("aaaaaa", 8))))
+    async def asks(market: Market) -> None:
+        dying.dies_at = dying.writes + 1
+        await market.change(batch(project("p1", asked("aaaaaa", 8))))
 
-        async def late(market: Market) -> None:
-            assert dying.last is not None
-            with contextlib.suppress(AlreadyExists):
-                await dying.last(store)
-            assert await market.change(batch(project("p2", asked("bbbbbb", 8)))) == ""
+    async def late(market: Market) -> None:
+        assert dying.last is not None
+        with contextlib.suppress(AlreadyExists):
+            await dying.last(store)
+        assert await market.change(batch(project("p2", asked("bbbbbb", 8)))) == ""
 
-        async def afterwards(market: Market) -> None:
-            await asyncio.sleep(5)
-            assert [one.phase for one in await market.changes()] == ["applied"]
-            assert list(await market.commitments()) == ["bbbbbb"]
-            assert market.free("h1") == 0
-
-        await first_life(dying, asks)
-        await live(store, late)
-        await live(store, afterwards)
-
-    run(scene())
-
-
-def test_a_leader_that_another_one_has_followed_commits_nothing() -> None:
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 4)))) == ""
-        (mine,) = await market.changes()
-        other = replace(mine, metadata=ObjectMeta(name=change_name(change_number(mine.name) + 1)), nonce="other")
-        await market.store.create(replace(other, phase="withdrawn"))
-        with pytest.raises(Unavailable, match="another process leads"):
-            await market.change(batch(project("p1", asked("bbbbbb", 4))))
-        assert market.free("h1") == 32
+    async def afterwards(market: Market) -> None:
         await asyncio.sleep(5)
-        assert await market.change(batch(project("p1", asked("cccccc", 4)))) == ""
+        assert [one.phase for one in await market.changes()] == ["applied"]
+        assert list(await market.commitments()) == ["bbbbbb"]
+        assert market.free("h1") == 0
 
-    in_cloud([host("h1")], story)
+    await first_life(dying, asks)
+    await live(store, late, whole=False)
+    await live(store, afterwards, whole=False)
 
 
-def test_a_batch_that_the_store_refuses_is_not_decided_and_may_be_asked_again() -> None:
-    class Full(Dying):
-        """A store without room for another change."""
+@run_by(in_market, [host("h1")])
+async def test_a_leader_that_another_one_has_followed_commits_nothing(market: Market) -> None:
+    assert await market.change(batch(project("p1", asked("aaaaaa", 4)))) == ""
+    (mine,) = await market.changes()
+    other = replace(mine, metadata=ObjectMeta(name=change_name(change_number(mine.name) + 1)), nonce="other")
+    await market.store.create(replace(other, phase="withdrawn"))
+    with pytest.raises(Unavailable, match="another process leads"):
+        await market.change(batch(project("p1", asked("bbbbbb", 4))))
+    assert market.free("h1") == 32
+    await asyncio.sleep(5)
+    assert await market.change(batch(project("p1", asked("cccccc", 4)))) == ""
 
-        full = False
 
-        async def create(self, obj: R) -> R:
-            if self.full and isinstance(obj, CommitmentChange):
-                raise LimitExceeded("the quota of the store is used up")
-            return await super().create(obj)
+def refusing(kind: type[Resource]) -> Callable[[str, object], Awaitable[None]]:
+    """The store has no room for another object of the kind."""
 
-    async def scene() -> None:
-        full = Full(store_with([host("h1")]))
+    async def refuse(call: str, obj: object) -> None:
+        if call == "create" and isinstance(obj, kind):
+            raise LimitExceeded("the quota of the store is used up")
 
-        async def story(market: Market) -> None:
-            full.full = True
-            with pytest.raises(Unavailable, match="the quota of the store is used up"):
-                await market.change(batch(project("p1", asked("aaaaaa", 4))))
-            assert (await market.commitments(), market.free("h1")) == ({}, 64)
-            full.full = False
-            assert await market.change(batch(project("p1", asked("aaaaaa", 4)))) == ""
+    return refuse
 
-        await live(full, story)
 
-    run(scene())
+@run_by(in_market, [host("h1")], wrap=Watched)
+async def test_a_batch_that_the_store_refuses_is_not_decided_and_may_be_asked_again(market: Market) -> None:
+    market.before_writes(refusing(CommitmentChange))
+    with pytest.raises(Unavailable, match="the quota of the store is used up"):
+        await market.change(batch(project("p1", asked("aaaaaa", 4))))
+    assert (await market.commitments(), market.free("h1")) == ({}, 64)
+    market.before_writes(None)
+    assert await market.change(batch(project("p1", asked("aaaaaa", 4)))) == ""
 
 
 @pytest.mark.slow
-def test_a_committed_batch_that_cannot_be_applied_is_a_fault_until_it_can() -> None:
-    class Refusing(Dying):
-        """A store that takes no commitment."""
+@run_by(in_market, [host("h1")], wrap=Watched)
+async def test_a_committed_batch_that_cannot_be_applied_is_a_fault_until_it_can(market: Market) -> None:
+    async def disagreements() -> list[tuple[str, str]]:
+        found = (await market.role.commitments.consistency.find_disagreements()).disagreements
+        return [(one.kind, one.detail) for one in found]
 
-        refuses = True
-
-        async def create(self, obj: R) -> R:
-            if self.refuses and isinstance(obj, CommittedResource):
-                raise LimitExceeded("the quota of the store is used up")
-            return await super().create(obj)
-
-    async def scene() -> None:
-        store = Refusing(store_with([host("h1")]))
-
-        async def disagreements(market: Market) -> list[tuple[str, str]]:
-            found = (await market.role.commitments.consistency.look()).disagreements
-            return [(one.kind, one.detail) for one in found]
-
-        async def story(market: Market) -> None:
-            assert await market.change(batch(project("p1", asked("aaaaaa", 4)))) == ""
-            await asyncio.sleep(5)
-            ((kind, why),) = await disagreements(market)
-            assert kind == Kind.CHANGE_NOT_APPLIED
-            assert why.endswith("the quota of the store is used up")
-            await asyncio.sleep(2000)
-            (fault,) = [one async for one in list_all(store, Fault) if not one.ended]
-            assert (fault.code, "the quota of the store is used up" in fault.message) == ("commitments-disagree", True)
-            store.refuses = False
-            await asyncio.sleep(30)
-            assert await disagreements(market) == []
-            assert market.free("h1") == 32
-
-        await live(store, story)
-
-    run(scene())
+    market.before_writes(refusing(CommittedResource))
+    await market.sell("aaaaaa", 4, then_s=5)
+    ((kind, why),) = await disagreements()
+    assert kind == DisagreementKind.CHANGE_NOT_APPLIED
+    assert why.endswith("the quota of the store is used up")
+    await asyncio.sleep(2000)
+    (fault,) = [one async for one in list_all(market.store, Fault) if not one.ended]
+    assert (fault.code, "the quota of the store is used up" in fault.message) == ("commitments-disagree", True)
+    market.before_writes(None)
+    await asyncio.sleep(30)
+    assert await disagreements() == []
+    assert market.free("h1") == 32
 
 
 class Stumbling(Dying):
@@ -171,62 +128,54 @@ class Stumbling(Dying):
 
 
 @pytest.mark.parametrize("at", range(2, 8))
-def test_nobody_touches_slots_of_a_change_before_it_is_applied(at: int) -> None:
+async def test_nobody_touches_slots_of_a_change_before_it_is_applied(at: int) -> None:
     mine = vm("v1", "h1")
+    store = store_with(host("h1", vms=[mine]), mine)
+    dying = Dying(store)
+    uids: set[str] = set()
 
-    async def scene() -> None:
-        store = store_with([host("h1", vms=[mine]), mine])
-        dying = Dying(store)
-        uids: set[str] = set()
+    async def converts(market: Market) -> None:
+        await market.sell("aaaaaa", 1)
+        uids.update(one.metadata.uid for one in (await market.slots("aaaaaa")).values())
+        dying.dies_at = dying.writes + at
+        both = (asked("aaaaaa", 1, old="confirmed", new="superseded"), asked("bbbbbb", 1))
+        await market.change(batch(project("p1", *both)))
+        await asyncio.sleep(5)
 
-        async def converts(market: Market) -> None:
-            assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
-            await asyncio.sleep(1)
-            uids.update(one.metadata.uid for one in (await market.slots("aaaaaa")).values())
-            dying.dies_at = dying.writes + at
-            both = (asked("aaaaaa", 1, old="confirmed", new="superseded"), asked("bbbbbb", 1))
-            await market.change(batch(project("p1", *both)))
-            await asyncio.sleep(5)
+    async def next_life(market: Market) -> None:
+        await asyncio.sleep(10)
+        (slot,) = (await market.slots()).values()
+        assert {slot.metadata.uid} == uids
+        assert list(slot_allocations(slot)) == ["v1"]
+        assert await market.ready("bbbbbb") == "Accepted"
 
-        async def next_life(market: Market) -> None:
-            await asyncio.sleep(10)
-            (slot,) = (await market.slots()).values()
-            assert {slot.metadata.uid} == uids
-            assert list(slot_allocations(slot)) == ["v1"]
-            assert await market.ready("bbbbbb") == "Accepted"
-
-        await first_life(dying, converts)
-        await live(Stumbling(store), next_life)
-
-    run(scene())
+    await first_life(dying, converts)
+    await live(Stumbling(store), next_life, whole=False)
 
 
-def test_a_batch_whose_commit_is_in_doubt_when_its_leader_stops_is_not_called_undone() -> None:
-    async def scene() -> None:
-        dying = Dying(store_with([host("h1")]))
-        answers: list[object] = []
+async def test_a_batch_whose_commit_is_in_doubt_when_its_leader_stops_is_not_called_undone() -> None:
+    dying = Dying(store_with(host("h1")))
+    answers: list[object] = []
 
-        async def asks(market: Market) -> None:
-            dying.dies_at = dying.writes + 1
-            dying.arrives = True
-            asking = asyncio.ensure_future(market.change(batch(project("p1", asked("aaaaaa", 8)))))
-            await dying.dead.wait()
-            (task,) = (one for one in asyncio.all_tasks() if one.get_name() == "task commitment-changes")
-            task.cancel()
-            answers.extend(await asyncio.gather(asking, return_exceptions=True))
+    async def asks(market: Market) -> None:
+        dying.dies_at = dying.writes + 1
+        dying.arrives = True
+        asking = asyncio.ensure_future(market.change(batch(project("p1", asked("aaaaaa", 8)))))
+        await dying.dead.wait()
+        (task,) = (one for one in asyncio.all_tasks() if one.get_name() == "task commitment-changes")
+        task.cancel()
+        answers.extend(await asyncio.gather(asking, return_exceptions=True))
 
-        await live(dying, asks, ends=False)
-        assert isinstance(answers[0], Unknown)
-
-    run(scene())
+    await live(dying, asks, ends=False, whole=False)
+    assert isinstance(answers[0], Unknown)
 
 
 def test_who_begins_to_lead_while_the_store_is_away_waits_for_it() -> None:
     async def story(market: Market) -> None:
         assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
 
-    with gathered_defects() as defects:
-        in_cloud([host("h1")], story, wrap=Stumbling)
+    with gather_defects() as defects:
+        in_market([host("h1")], story, wrap=Stumbling)
     assert defects == []
 
 
@@ -246,46 +195,39 @@ def test_old_records_go_with_their_parts_and_the_last_number_stays() -> None:
         assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
         assert [one.name for one in await market.changes()] == [change_name(9)]
 
-    in_cloud([host("h1"), record, part, lost], story)
+    in_market([host("h1"), record, part, lost], story)
 
 
-def test_who_waits_for_his_turn_too_long_is_refused_in_time() -> None:
-    async def story(market: Market) -> None:
-        loop, changes = asyncio.get_running_loop(), market.role.commitments.changes
-        began_s = loop.time()
-        async with changes.deciding():
-            asking = asyncio.ensure_future(market.change(batch(project("p1", asked("aaaaaa", 1)))))
-            trying = asyncio.ensure_future(market.change(batch(project("p1", asked("aaaaaa", 1)), dry_run=True)))
-            await asyncio.wait(
-                {asking, trying, asyncio.ensure_future(asyncio.sleep(60))}, return_when="FIRST_COMPLETED"
-            )
-            assert loop.time() - began_s == SETTINGS.commitments.watch_timeout
-            assert (await asking).startswith("timeout reached while processing commitment changes: timeout after 15s")
-            assert (await trying).startswith("dry run: timeout: timeout after 15s")
-        await asyncio.sleep(1)
-        assert await market.commitments() == {}
-        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
-
-    in_cloud([host("h1")], story)
+@run_by(in_market, [host("h1")])
+async def test_who_waits_for_his_turn_too_long_is_refused_in_time(market: Market) -> None:
+    loop, changes = asyncio.get_running_loop(), market.role.commitments.changes
+    began_s = loop.time()
+    async with changes.lock_decisions():
+        asking = asyncio.ensure_future(market.change(batch(project("p1", asked("aaaaaa", 1)))))
+        trying = asyncio.ensure_future(market.change(batch(project("p1", asked("aaaaaa", 1)), dry_run=True)))
+        await asyncio.wait({asking, trying, asyncio.ensure_future(asyncio.sleep(60))}, return_when="FIRST_COMPLETED")
+        assert loop.time() - began_s == SETTINGS.commitments.watch_timeout
+        assert (await asking).startswith("timeout reached while processing commitment changes: timeout after 15s")
+        assert (await trying).startswith("dry run: timeout: timeout after 15s")
+    await asyncio.sleep(1)
+    assert await market.commitments() == {}
+    assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
 
 
-def test_leadership_is_looked_at_before_each_try_of_a_write() -> None:
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 1)))) == ""
-        await asyncio.sleep(1)
-        applier, tries = market.role.commitments.changes._applier, list[str]()
-        name = (await market.commitments())["aaaaaa"].name
-        held = await market.store.get(CommittedResource, name)
-        stale = replace(held, status=replace(held.status, status_summary="stale"))
-        await market.store.replace_status(replace(held, status=replace(held.status, status_summary="newer")))
-        applier._leads = lambda: len(tries) < 1
+@run_by(in_market, [host("h1")])
+async def test_leadership_is_looked_at_before_each_try_of_a_write(market: Market) -> None:
+    await market.sell("aaaaaa", 1)
+    applier, tries = market.role.commitments.changes._applier, list[str]()
+    name = (await market.commitments())["aaaaaa"].name
+    held = await market.store.get(CommittedResource, name)
+    stale = replace(held, status=replace(held.status, status_summary="stale"))
+    await market.store.replace_status(replace(held, status=replace(held.status, status_summary="newer")))
+    applier._leads = lambda: len(tries) < 1
 
-        def change(found: CommittedResource | None) -> CommittedResource | None:
-            tries.append("")
-            return stale  # meets a Conflict, and would be tried again
+    def change(found: CommittedResource | None) -> CommittedResource | None:
+        tries.append("")
+        return stale  # meets a Conflict, and would be tried again
 
-        with pytest.raises(Unavailable, match="does not lead any more"):
-            await applier.write_status(name, change)
-        assert len(tries) == 1
-
-    in_cloud([host("h1")], story)
+    with pytest.raises(Unavailable, match="does not lead any more"):
+        await applier.write_status(name, change)
+    assert len(tries) == 1

@@ -12,24 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.errors import BadInput
-from outlive.commitments.batch import Batch, CommitmentRequest, ProjectRequest, ResourceRequest
-from outlive.commitments.liquid import (
+from outlive.base import BadInput
+from outlive.commitments import (
     LARGEST,
     ZONES_LIMIT,
+    Batch,
     ChangeAnswer,
     ChangeRequest,
-    Commitment,
+    CommitmentRequest,
     DomainMetadata,
+    LiquidCommitment,
     ProjectChange,
     ProjectMetadata,
+    ProjectRequest,
     QuotaRequest,
     ReportRequest,
     ResourceChange,
+    ResourceRequest,
+    batch_of,
     decode,
     encode,
 )
-from outlive.commitments.requests import batch_of
 
 NOON = datetime(2026, 9, 1, 12, tzinfo=UTC)
 
@@ -146,7 +149,7 @@ def _amount(text: str) -> bytes:
 
 @pytest.mark.parametrize("amount", [0, 2**63, LARGEST])
 def test_numbers_have_64_bits_without_a_sign(amount: int) -> None:
-    assert next(decode(_amount(str(amount)), ChangeRequest).each()).amount == amount
+    assert next(decode(_amount(str(amount)), ChangeRequest).iterate_commitments()).amount == amount
 
 
 @pytest.mark.parametrize(
@@ -205,7 +208,7 @@ TIMES = st.none() | st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime
 )
 STATUS = st.none() | st.sampled_from(["planned", "pending", "guaranteed", "confirmed", "superseded", "expired"])
 COMMITMENTS = st.builds(
-    Commitment,
+    LiquidCommitment,
     uuid=TEXT,
     old_status=STATUS,
     new_status=STATUS,
@@ -263,7 +266,7 @@ def test_a_batch_says_what_its_request_says(request: ChangeRequest) -> None:
     assert [one.project for one in batch.projects] == list(request.by_project or {})
     listed = [one for project in batch.projects for resource in project.resources for one in resource.commitments]
     assert [(one.uuid, one.amount, one.new_status) for one in listed] == [
-        (one.uuid, one.amount, one.new_status) for one in request.each()
+        (one.uuid, one.amount, one.new_status) for one in request.iterate_commitments()
     ]
 
 

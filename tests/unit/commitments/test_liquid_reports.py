@@ -9,17 +9,29 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.commitments import make_spec
 from tests.support.liquid import EVERYTHING, GIB, SETTINGS, amounts, capacity, fixed_group, variable_group
 
-from outlive.base.errors import BadInput, Unavailable
-from outlive.commitments.liquid import ZONES_LIMIT, QuotaRequest, ResourceQuota, ZoneQuota, decode, encode
-from outlive.commitments.quota_intake import pushed_quota
-from outlive.commitments.reports import capacity_report, offers_of, service_info, usage_report
-from outlive.commitments.settings import CommitmentSettings, GroupSettings, RamSettings
-from outlive.placement.vms import VmView
+from outlive.base import BadInput, Unavailable
+from outlive.commitments import (
+    ZONES_LIMIT,
+    CommitmentSettings,
+    GroupSettings,
+    QuotaRequest,
+    RamSettings,
+    ResourceQuota,
+    ZoneQuota,
+    capacity_report,
+    decode,
+    encode,
+    offers_of,
+    pushed_quota,
+    service_info,
+    usage_report,
+)
+from outlive.placement import VmView
 from outlive.resources import (
     CommittedResource,
-    CommittedResourceSpec,
     CommittedResourceStatus,
     FlavorGroupSpec,
     ObjectMeta,
@@ -42,15 +54,7 @@ def vm(key: str, flavor: str, vcpus: int, mib: int, *, zone: str = "a", **more: 
 def commitment(*vms: str, uuid: str = UUID) -> CommittedResource:
     return CommittedResource(
         metadata=ObjectMeta(name=f"commitment-{uuid}"),
-        spec=CommittedResourceSpec(
-            commitment_uuid=uuid,
-            flavor_group_name="s4",
-            resource_type="memory",
-            amount="480Gi",
-            availability_zone="a",
-            project_id="p",
-            state="confirmed",
-        ),
+        spec=make_spec(uuid, "480Gi", flavor_group_name="s4", availability_zone="a"),
         status=CommittedResourceStatus(assigned_instances=vms),
     )
 
@@ -66,7 +70,11 @@ def quota(zone: str, **kept: int) -> ProjectQuota:
 
 
 def test_the_catalogue_has_three_resources_of_every_group() -> None:
-    flags = {"topology": "az-separated", "hasCapacity": True, "needsResourceDemand": False}
+    def resource(name: str, unit: str, attributes: dict[str, int], *, sold: bool = False) -> dict[str, Any]:
+        flags = {"topology": "az-separated", "hasCapacity": True, "needsResourceDemand": False, "hasQuota": sold}
+        commits = {"handlesCommitments": True} if sold else {}
+        return {"displayName": name, "unit": unit, **flags, **commits, "attributes": attributes}
+
     fixed, variable = {"ramCoreRatio": 16}, {"ramCoreRatioMin": 2, "ramCoreRatioMax": 4}
     s4, g2 = "(usable by: s4_c120_m1920, s4_c15_m240)", "(usable by: g2_c4_m16, g2_c1_m2)"
     assert plain(service_info(OFFERS, 1700000001)) == {
@@ -74,50 +82,12 @@ def test_the_catalogue_has_three_resources_of_every_group() -> None:
         "displayName": "",
         "categories": None,
         "resources": {
-            "hw_version_g2_ram": {
-                "displayName": f"GiB of RAM {g2}",
-                "unit": "GiB",
-                **flags,
-                "hasQuota": True,
-                "handlesCommitments": True,
-                "attributes": variable,
-            },
-            "hw_version_g2_cores": {
-                "displayName": f"CPU cores {g2}",
-                "unit": "piece",
-                **flags,
-                "hasQuota": False,
-                "attributes": variable,
-            },
-            "hw_version_g2_instances": {
-                "displayName": f"instances {g2}",
-                "unit": "piece",
-                **flags,
-                "hasQuota": False,
-                "attributes": variable,
-            },
-            "hw_version_s4_ram": {
-                "displayName": f"multiples of 240 GiB {s4}",
-                "unit": "240 GiB",
-                **flags,
-                "hasQuota": True,
-                "handlesCommitments": True,
-                "attributes": fixed,
-            },
-            "hw_version_s4_cores": {
-                "displayName": f"CPU cores {s4}",
-                "unit": "piece",
-                **flags,
-                "hasQuota": False,
-                "attributes": fixed,
-            },
-            "hw_version_s4_instances": {
-                "displayName": f"instances {s4}",
-                "unit": "piece",
-                **flags,
-                "hasQuota": False,
-                "attributes": fixed,
-            },
+            "hw_version_g2_ram": resource(f"GiB of RAM {g2}", "GiB", variable, sold=True),
+            "hw_version_g2_cores": resource(f"CPU cores {g2}", "piece", variable),
+            "hw_version_g2_instances": resource(f"instances {g2}", "piece", variable),
+            "hw_version_s4_ram": resource(f"multiples of 240 GiB {s4}", "240 GiB", fixed, sold=True),
+            "hw_version_s4_cores": resource(f"CPU cores {s4}", "piece", fixed),
+            "hw_version_s4_instances": resource(f"instances {s4}", "piece", fixed),
         },
         "rates": None,
         "capacityMetricFamilies": None,
@@ -287,12 +257,7 @@ def test_a_vm_of_another_zone_is_told_where_zone_unknown_is_asked_for() -> None:
 
 def test_an_unlimited_quota_stays_unlimited_in_large_units() -> None:
     report = usage_report(
-        OFFERS,
-        vms=(),
-        commitments=(),
-        quotas=(quota("a", hw_version_s4_ram=-1),),
-        zones=("a", "b"),
-        version=1,
+        OFFERS, vms=(), commitments=(), quotas=(quota("a", hw_version_s4_ram=-1),), zones=("a", "b"), version=1
     )
     per_zone = report.resources["hw_version_s4_ram"].per_az
     assert [one.quota for one in per_zone.values()] == [-1, -1]
@@ -377,12 +342,7 @@ def test_zones_that_are_not_served_are_left_out() -> None:
     ("resource", "zone", "amount", "message"),
     [
         ("x", "a", 2**63, 'Quota value for resource "x" in AZ "a" exceeds int64 max'),
-        (
-            "hw_version_s4_ram",
-            "a",
-            2**62,
-            'Quota value for resource "hw_version_s4_ram" in AZ "a" exceeds int64 max',
-        ),
+        ("hw_version_s4_ram", "a", 2**62, 'Quota value for resource "hw_version_s4_ram" in AZ "a" exceeds int64 max'),
         ("x", "", 1, 'Quota value for resource "x" is for an availability zone without a name'),
     ],
 )

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.loops import run
 
-from outlive.base.errors import Unavailable
-from outlive.commitments.service import Late, Turn
+from outlive.base import Unavailable
+from outlive.commitments import BoundedLock, Late
 
 STEPS = st.integers(min_value=0, max_value=6)
 CALLERS = st.lists(st.tuples(STEPS, STEPS, STEPS, st.none() | STEPS), min_size=1, max_size=8)
@@ -22,13 +22,13 @@ CALLERS = st.lists(st.tuples(STEPS, STEPS, STEPS, st.none() | STEPS), min_size=1
 @given(CALLERS, st.integers(min_value=1, max_value=8))
 def test_the_turn_is_one_callers_and_never_lost(callers: list[tuple[int, int, int, int | None]], limit: int) -> None:
     async def claim() -> None:
-        turn, inside, most = Turn(limit), 0, 0
+        turn, inside, most = BoundedLock(limit), 0, 0
 
         async def call(comes: int, stays: int, waits: int) -> str:
             nonlocal inside, most
             await asyncio.sleep(comes)
             try:
-                async with turn.taken(waits):
+                async with turn.acquire(waits):
                     inside += 1
                     most = max(most, inside)
                     try:
@@ -49,42 +49,36 @@ def test_the_turn_is_one_callers_and_never_lost(callers: list[tuple[int, int, in
                 await task
         assert most <= 1
         assert inside == 0
-        async with turn.taken(1.0):
+        async with turn.acquire(1.0):
             pass
 
     run(claim())
 
 
-def test_those_who_wait_are_served_in_the_order_in_which_they_came() -> None:
-    async def claim() -> None:
-        turn, served = Turn(8), list[int]()
+async def test_those_who_wait_are_served_in_the_order_in_which_they_came() -> None:
+    turn, served = BoundedLock(8), list[int]()
 
-        async def call(number: int) -> None:
-            async with turn.taken(60.0):
-                await asyncio.sleep(1)
-                served.append(number)
-
-        await asyncio.gather(*(call(number) for number in range(8)))
-        assert served == list(range(8))
-
-    run(claim())
-
-
-def test_who_comes_late_or_is_one_too_many_is_told_which() -> None:
-    async def claim() -> None:
-        turn = Turn(1)
-        async with turn.taken(1.0):
-            waiting = asyncio.create_task(_enter(turn, 2.0))
+    async def call(number: int) -> None:
+        async with turn.acquire(60.0):
             await asyncio.sleep(1)
-            with pytest.raises(Unavailable):
-                await _enter(turn, 2.0)
-            with pytest.raises(Late):
-                await waiting
-        await _enter(turn, 0.0)
+            served.append(number)
 
-    run(claim())
+    await asyncio.gather(*(call(number) for number in range(8)))
+    assert served == list(range(8))
 
 
-async def _enter(turn: Turn, within_s: float) -> None:
-    async with turn.taken(within_s):
+async def test_who_comes_late_or_is_one_too_many_is_told_which() -> None:
+    turn = BoundedLock(1)
+    async with turn.acquire(1.0):
+        waiting = asyncio.create_task(_enter(turn, 2.0))
+        await asyncio.sleep(1)
+        with pytest.raises(Unavailable):
+            await _enter(turn, 2.0)
+        with pytest.raises(Late):
+            await waiting
+    await _enter(turn, 0.0)
+
+
+async def _enter(turn: BoundedLock, within_s: float) -> None:
+    async with turn.acquire(within_s):
         pass

@@ -5,27 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.commitments.liquid import ProjectMetadata
-from outlive.commitments.quota_intake import QuotaIntake, QuotaPush
-from outlive.commitments.records import InformedRecords
-from outlive.commitments.vm_table import VmTable
-from outlive.placement.vms import VmView
-from outlive.resources import (
-    CommittedResource,
-    FlavorGroupCapacity,
-    ProjectQuota,
-    R,
-    VirtualMachine,
-)
-from outlive.runtime.informer import Informer
-from outlive.store import list_all
-from outlive.store.memory import MemoryStore
+from outlive.base import LoopClock, Random, SeededIds, Unavailable
+from outlive.commitments import InformedRecords, ProjectMetadata, QuotaIntake, QuotaPush, VmTable
+from outlive.placement import VmView
+from outlive.resources import CommittedResource, FlavorGroupCapacity, ProjectQuota, R, VirtualMachine
+from outlive.runtime import Informer
+from outlive.store import MemoryStore, list_all
 
 
 def unfilled(store: MemoryStore, kind: type[R]) -> Informer[R]:
@@ -36,27 +22,21 @@ async def no_vms(_: str) -> Sequence[VmView]:
     return ()
 
 
-def test_no_vms_are_counted_before_they_were_listed() -> None:
-    async def scene() -> None:
-        store = MemoryStore(LoopClock(), SeededIds(Random(1)))
-        with pytest.raises(Unavailable):
-            VmTable(unfilled(store, VirtualMachine), None, clock=LoopClock()).check()
-
-    run(scene())
+async def test_no_vms_are_counted_before_they_were_listed() -> None:
+    store = MemoryStore(LoopClock(), SeededIds(Random(1)))
+    with pytest.raises(Unavailable):
+        VmTable(unfilled(store, VirtualMachine), None, clock=LoopClock()).check()
 
 
-def test_no_quota_is_written_before_it_is_known_what_there_is() -> None:
-    async def scene() -> None:
-        store = MemoryStore(LoopClock(), SeededIds(Random(1)))
-        records = InformedRecords(
-            commitments=unfilled(store, CommittedResource),
-            quotas=unfilled(store, ProjectQuota),
-            capacities=unfilled(store, FlavorGroupCapacity),
-            project_vms=no_vms,
-            host_zone=lambda _: "a",
-        )
-        with pytest.raises(Unavailable):
-            await QuotaIntake(store, records, clock=LoopClock()).write("p", {"a": {}}, ProjectMetadata(), QuotaPush())
-        assert [one async for one in list_all(store, ProjectQuota)] == []
-
-    run(scene())
+async def test_no_quota_is_written_before_it_is_known_what_there_is() -> None:
+    store = MemoryStore(LoopClock(), SeededIds(Random(1)))
+    records = InformedRecords(
+        commitments=unfilled(store, CommittedResource),
+        quotas=unfilled(store, ProjectQuota),
+        capacities=unfilled(store, FlavorGroupCapacity),
+        project_vms=no_vms,
+        host_zone=lambda _: "a",
+    )
+    with pytest.raises(Unavailable):
+        await QuotaIntake(store, records, clock=LoopClock()).write("p", {"a": {}}, ProjectMetadata(), QuotaPush())
+    assert [one async for one in list_all(store, ProjectQuota)] == []

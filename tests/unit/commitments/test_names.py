@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.errors import BadInput
-from outlive.commitments.names import (
+from outlive.base import BadInput
+from outlive.commitments import (
     capacity_name,
     check_uuid,
     commitment_name,
     free_slot_names,
-    parse_ram,
     parse_resource,
     quota_name,
     real_zone,
@@ -32,7 +31,6 @@ IDS = st.text(max_size=80)
 def test_a_resource_name_is_read_back(group: str) -> None:
     assert parse_resource(resource_name(group, "ram")) == (group, "memory")
     assert parse_resource(resource_name(group, "cores")) == (group, "cores")
-    assert parse_ram(resource_name(group, "ram")) == group
 
 
 @pytest.mark.parametrize(
@@ -51,11 +49,6 @@ def test_what_nobody_can_commit_to_is_refused_by_name(name: str, why: str) -> No
         parse_resource(name)
     assert name in caught.value.message
     assert why in caught.value.message
-
-
-def test_only_memory_is_memory() -> None:
-    with pytest.raises(BadInput, match=r"hw_version_g_cores.*\(only _ram resources are supported for commitments\)"):
-        parse_ram("hw_version_g_cores")
 
 
 @pytest.mark.slow

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.loops import run_by
 from tests.support.placement import commitment, fleet_of, host, in_flight, slot
-from tests.support.sales import Market, asked, batch, in_cloud, project
+from tests.support.sales import Market, in_market
 from tests.support.sales import host as sold_host
 
-from outlive.commitments.oversubscription import (
+from outlive.commitments import (
     AVOIDED_S,
     CheckOutcome,
     HostCheck,
@@ -21,10 +22,10 @@ from outlive.commitments.oversubscription import (
     HostWatch,
     LeftHosts,
     check_host,
-    evicted,
+    evict_slot,
     slot_to_evict,
 )
-from outlive.placement.fleet import Fleet
+from outlive.placement import Fleet
 from outlive.resources import MEMORY, Reservation
 
 GIB = 2**30
@@ -82,27 +83,27 @@ def test_what_fits_again_or_cannot_be_helped_is_told_apart() -> None:
 
 
 def test_a_slot_that_leaves_is_wanted_nowhere_and_expects_nobody() -> None:
-    gone = evicted(commitment("s", meant={"v": ("1", "1Gi")}, seen=("v",)))
+    gone = evict_slot(commitment("s", meant={"v": ("1", "1Gi")}, seen=("v",)))
     details = gone.spec.committed_resource_reservation
     assert details is not None
     assert (gone.spec.target_host, details.allocations) == ("", {})
 
 
 def test_a_slot_avoids_a_host_that_it_left_longer_each_time_and_not_for_ever() -> None:
-    once = LeftHosts().with_left("s", "h1", 0)
-    assert once.avoided("s", AVOIDED_S - 1) == ("h1",)
-    assert once.avoided("s", AVOIDED_S) == ()
-    twice = once.with_left("s", "h1", AVOIDED_S)
-    assert twice.avoided("s", 2.9 * AVOIDED_S) == ("h1",)
-    assert twice.avoided("s", 3 * AVOIDED_S) == ()
-    assert twice.avoided("other", 0) == ()
-    assert twice.without("s") == LeftHosts()
+    once = LeftHosts().add_left("s", "h1", 0)
+    assert once.avoided_hosts("s", AVOIDED_S - 1) == ("h1",)
+    assert once.avoided_hosts("s", AVOIDED_S) == ()
+    twice = once.add_left("s", "h1", AVOIDED_S)
+    assert twice.avoided_hosts("s", 2.9 * AVOIDED_S) == ("h1",)
+    assert twice.avoided_hosts("s", 3 * AVOIDED_S) == ()
+    assert twice.avoided_hosts("other", 0) == ()
+    assert twice.remove_slot("s") == LeftHosts()
 
 
 def _place(fleet: Fleet, made: Reservation, left: LeftHosts) -> Reservation:
     """Any other host that looks free of memory, as if nobody else did the same at this moment."""
-    free = dict(zip(fleet.names, fleet.free()[:, 1].tolist(), strict=True))
-    avoided = left.avoided(made.name, 0)
+    free = dict(zip(fleet.names, fleet.free_amounts()[:, 1].tolist(), strict=True))
+    avoided = left.avoided_hosts(made.name, 0)
     fits = [name for name in fleet.names if name not in avoided and free[name] >= 0]
     where = max(fits, key=lambda name: (free[name], name), default="")
     return replace(made, spec=replace(made.spec, target_host=where), status=replace(made.status, host=where))
@@ -130,30 +131,26 @@ def test_evictions_end_even_if_placement_puts_slots_where_they_do_not_fit(
     while True:
         for one in slots.values():
             fleet.upsert_reservation(one)
-        full = [(name, dict(fleet.overbooked(name))) for name in names if fleet.overbooked(name)]
+        full = [(name, dict(fleet.overbooked_amounts(name))) for name in names if fleet.overbooked_amounts(name)]
         choices = [(name, slot_to_evict(name, slots.values(), excess)) for name, excess in full]
         leaving = next(((name, one) for name, one in choices if one is not None), None)
         if leaving is None:
             break
         evictions += 1
         assert evictions <= len(names) * len(slots)
-        left = left.with_left(leaving[1].name, leaving[0], 0)
+        left = left.add_left(leaving[1].name, leaving[0], 0)
         fleet.remove_reservation(leaving[1].name)
-        slots[leaving[1].name] = _place(fleet, evicted(leaving[1]), left)
-    assert all(not fleet.overbooked(name) for name in names)
+        slots[leaving[1].name] = _place(fleet, evict_slot(leaving[1]), left)
+    assert all(not fleet.overbooked_amounts(name) for name in names)
 
 
 @pytest.mark.slow
-def test_no_slot_leaves_for_a_vm_that_is_in_flight_and_may_never_come() -> None:
+@run_by(in_market, [sold_host("h1")])
+async def test_no_slot_leaves_for_a_vm_that_is_in_flight_and_may_never_come(market: Market) -> None:
     """Room in flight of a VM lies in slots of its own project, on each of the hosts that the answer named."""
-
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 8)))) == ""
-        await asyncio.sleep(1)
-        await market.store.create(in_flight("i", "h1", vm="never-comes", cpu="2", memory="8Gi"))
-        await asyncio.sleep(400)
-        assert {one.spec.target_host for one in (await market.slots()).values()} == {"h1"}
-        assert await market.ready("aaaaaa") == "Accepted"
-        assert market.role.fleet.overbooked("h1") == {MEMORY: 8 * GIB}, "the room is held meanwhile"
-
-    in_cloud([sold_host("h1")], story)
+    await market.sell("aaaaaa", 8)
+    await market.store.create(in_flight("i", "h1", vm="never-comes", cpu="2", memory="8Gi"))
+    await asyncio.sleep(400)
+    assert {one.spec.target_host for one in (await market.slots()).values()} == {"h1"}
+    assert await market.ready("aaaaaa") == "Accepted"
+    assert market.role.fleet.overbooked_amounts("h1") == {MEMORY: 8 * GIB}, "the room is held meanwhile"

@@ -6,11 +6,9 @@ from msgspec.structs import replace
 from tests.support.placement import commitment, slot
 from tests.support.sales import FLAVORS, GIB, SETTINGS, ZONE
 
-from outlive.commitments.overview import GroupOverview, Overview, ProjectUsage, project_usage
-from outlive.commitments.state import Commitment, spec_of
-from outlive.commitments.units import unit_of
+from outlive.commitments import Commitment, GroupOverview, Overview, ProjectUsage, project_usage, spec_of, unit_of
+from outlive.placement import VmView
 from outlive.placement.flavor_groups import flavor_groups
-from outlive.placement.vms import VmView
 from outlive.resources import (
     Amounts,
     CommittedResource,
@@ -46,7 +44,7 @@ def test_the_four_parts_of_a_group_come_from_capacity_and_reservations() -> None
     found = Overview(GROUPS, {"h1": ZONE})
     found.add(commitment("c-0", group="g", cpu="2", memory="8Gi"))
     found.add(slot("f-0", group="m16"))
-    (row,) = found.rows([capacity()])
+    (row,) = found.list_rows([capacity()])
     assert row == GroupOverview(
         group="g",
         zone=ZONE,
@@ -61,7 +59,7 @@ def test_the_four_parts_of_a_group_come_from_capacity_and_reservations() -> None
 def test_what_is_of_no_group_stands_last_and_under_no_name() -> None:
     found = Overview(GROUPS, {"h1": ZONE})
     found.add(slot("f-0", group="other"))
-    rows = found.rows([capacity(ready=False)])
+    rows = found.list_rows([capacity(ready=False)])
     assert [(one.group, one.ready, one.failover_bytes // GIB) for one in rows] == [("g", False, 0), ("", True, 16)]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.commitments.probe import Probe, ProbeFailed, ProbeSettings
+from outlive.base import LoopClock
+from outlive.commitments import LiquidProbe, ProbeFailed, ProbeSettings
 
 RAM = {"displayName": "", "unit": "GiB", "hasCapacity": True, "hasQuota": True, "attributes": {}}
 INFO = {"version": 7, "resources": {"hw_version_g_ram": {**RAM, "handlesCommitments": True}, "other": RAM}}
@@ -62,7 +62,7 @@ def checked(answer: Answer, *, cleanup: bool = True) -> tuple[Scripted, list[str
     async def scene() -> None:
         settings = ProbeSettings(project="p", zones=("a", "b"), cleanup=cleanup)
         try:
-            await Probe(service, settings, clock=LoopClock(), note=notes.append).run()
+            await LiquidProbe(service, settings, clock=LoopClock(), note=notes.append).run()
         except ProbeFailed as error:
             failed.append(error.message)
 

@@ -6,25 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.commitments import make_spec
 
-from outlive.base.clock import as_datetime
-from outlive.commitments.quota import (
+from outlive.base import as_datetime
+from outlive.commitments import (
     Account,
+    GroupUnit,
     Sizes,
     Usage,
     UsageCounter,
     committed_usage,
-    payg,
     quota_status,
     says_the_same,
+    uncovered_usage,
     usage_summary,
     with_zeros,
 )
-from outlive.commitments.units import GroupUnit
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 from outlive.resources import (
     CommittedResource,
-    CommittedResourceSpec,
     CommittedResourceStatus,
     FlavorGroupSpec,
     GroupFlavor,
@@ -60,27 +60,19 @@ def counted(*vms: VmView) -> UsageCounter:
 
 
 def cr(uuid: str, kind: str, *vms: str, **fields: object) -> CommittedResource:
-    spec = CommittedResourceSpec(
-        commitment_uuid=uuid,
-        flavor_group_name="g",
-        resource_type=kind,  # type: ignore[arg-type]
-        amount="64",
-        availability_zone="z",
-        project_id="p",
-        state=fields.get("state", "confirmed"),  # type: ignore[arg-type]
-    )
+    spec = make_spec(uuid, "64", resource_type=kind, availability_zone="z", state=fields.get("state", "confirmed"))
     return CommittedResource(spec=spec, status=CommittedResourceStatus(accepted_spec=spec, assigned_instances=vms))
 
 
 def test_memory_is_counted_vm_by_vm_with_the_video_memory_that_a_flavor_lacks() -> None:
     counter = counted(view("a"), view("b"), view("c"), view("d", "l"), view("e", "other"))
-    assert counter.total(("p", "z")) == {RAM: 14, CORES: 7, INSTANCES: 4}
+    assert counter.sum_usage(("p", "z")) == {RAM: 14, CORES: 7, INSTANCES: 4}
 
 
 def test_memory_that_is_charged_counts_as_in_the_total_so_that_nothing_is_paid_twice() -> None:
     counter = counted(view("a"), view("b"), view("c"))
     covered = committed_usage([cr("1", "memory", "a", "b", "c")], counter, now=0)
-    assert payg(counter.total(("p", "z")), covered["p", "z"]) == {RAM: 0, CORES: 0, INSTANCES: 3}
+    assert uncovered_usage(counter.sum_usage(("p", "z")), covered["p", "z"]) == {RAM: 0, CORES: 0, INSTANCES: 3}
 
 
 def test_vms_that_are_no_multiple_of_the_unit_cover_no_other_vm() -> None:
@@ -89,15 +81,15 @@ def test_vms_that_are_no_multiple_of_the_unit_cover_no_other_vm() -> None:
     for name in "abc":
         counter.put(view(name), "z")
     covered = committed_usage([cr("1", "memory", "a", "b")], counter, now=0)
-    assert counter.total(("p", "z"))[RAM] == 24, "each counts as one unit"
-    assert payg(counter.total(("p", "z")), covered["p", "z"])[RAM] == 8
+    assert counter.sum_usage(("p", "z"))[RAM] == 24, "each counts as one unit"
+    assert uncovered_usage(counter.sum_usage(("p", "z")), covered["p", "z"])[RAM] == 8
 
 
 def test_a_vm_that_is_gone_covers_nothing_though_it_is_charged_until_the_next_count() -> None:
     counter = counted(view("a"), view("b"))
     counter.drop("a")
     covered = committed_usage([cr("1", "memory", "a")], counter, now=0)
-    assert payg(counter.total(("p", "z")), covered.get(("p", "z"), {}))[RAM] == 2
+    assert uncovered_usage(counter.sum_usage(("p", "z")), covered.get(("p", "z"), {}))[RAM] == 2
 
 
 def test_cores_of_a_vm_that_counts_against_memory_and_cores_are_covered_once() -> None:
@@ -139,11 +131,15 @@ def test_following_vms_leads_to_the_same_as_counting_anew(steps: list[tuple[int,
             there[name] = view(name, flavor, project=project, zone=zone)
             touched = counter.put(there[name], zone)
         for account in touched:
-            told[account] = counter.total(account)
+            told[account] = counter.sum_usage(account)
         anew = counted(*there.values())
         for project in "pq":
             for zone in "yz":
-                assert told.get((project, zone), {}) == counter.total((project, zone)) == anew.total((project, zone))
+                assert (
+                    told.get((project, zone), {})
+                    == counter.sum_usage((project, zone))
+                    == anew.sum_usage((project, zone))
+                )
     assert len(counter) == len(counted(*there.values()))
 
 

@@ -6,16 +6,14 @@ What is spoiled is seen by the comparison before any controller can mend it by i
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.support.sales import GIB, SETTINGS, ZONE, Market, asked, batch, host, in_cloud, project, vm
+from tests.support.sales import GIB, SETTINGS, Listing, Market, host, in_market, vm
 
-from outlive.commitments.consistency import Kind
-from outlive.commitments.state import Commitment
+from outlive.commitments import DisagreementKind
 from outlive.resources import (
     Amounts,
     CommittedResource,
@@ -33,32 +31,9 @@ NEVER = replace(SETTINGS, commitments=replace(SETTINGS.commitments, usage_cooldo
 Spoil = Callable[[Market], Awaitable[None]]
 
 
-class Listing:
-    """What Limes is said to list, after everything else: these, each of 8 GiB."""
-
-    asked_at = math.inf
-
-    def __init__(self, *uuids: str, **fields: Any) -> None:
-        self.asked = 0
-        self.commitments = {
-            one: replace(
-                Commitment(uuid=one, project="p1", group="g", zone=ZONE, memory_bytes=8 * GIB, state="confirmed"),
-                **fields,
-            )
-            for one in uuids
-        }
-
-    def last(self) -> tuple[dict[str, Commitment], tuple[str, ...]] | None:
-        return self.commitments, ()
-
-    def ask_again(self) -> None:
-        self.asked += 1
-
-
 async def sell(market: Market, uuid: str = "aaaaaa", units: int = 1) -> Reservation:
     """An accepted commitment; its first slot."""
-    assert await market.change(batch(project("p1", asked(uuid, units)))) == ""
-    await asyncio.sleep(10)
+    await market.sell(uuid, units, then_s=10)
     return next(iter((await market.slots(uuid)).values()))
 
 
@@ -87,11 +62,7 @@ async def write_commitment(market: Market, uuid: str, half: str, **fields: Any) 
 
 
 def story_of(
-    kind: Kind,
-    spoil: Spoil,
-    objects: Iterable[Resource],
-    *,
-    listing: Listing | None = None,
+    kind: DisagreementKind, spoil: Spoil, objects: Iterable[Resource], *, listing: Listing | None = None
 ) -> list[int]:
     """How many of the class are found once it is spoiled, how many of them are repaired, and how many are left."""
     counts: list[int] = []
@@ -101,19 +72,19 @@ def story_of(
         await asyncio.sleep(2000)  # everything that is there already is not new
         await spoil(market)
         audit.listing = listing
-        counts.append((await audit.look()).counts[kind])
+        counts.append((await audit.find_disagreements()).counts[kind])
         counts.append(len(await audit.repair({kind})))
         await asyncio.sleep(60)
-        counts.append((await audit.look()).counts[kind])
+        counts.append((await audit.find_disagreements()).counts[kind])
 
-    in_cloud(objects, story, settings=NEVER)
+    in_market(objects, story, settings=NEVER)
     return counts
 
 
 async def slot_is_gone(market: Market) -> None:
     slot = await sell(market)
     await market.store.delete(slot.ref, uid=slot.metadata.uid)
-    market.role.informers.reservations.note_gone(slot.ref)
+    market.role.informers.reservations.note_deleted(slot.ref)
 
 
 async def one_slot_too_many(market: Market) -> None:
@@ -220,44 +191,48 @@ CLOUD = [host("h1", gib=128, vms=[MINE, OTHERS]), host("h2", vms=[STRAY], zone="
 @pytest.mark.parametrize(
     ("kind", "spoil"),
     [
-        (Kind.SLOTS_SHORT, slot_is_gone),
-        (Kind.SLOTS_EXCESS, one_slot_too_many),
-        (Kind.OVER_WITH_SLOTS, over_with_slots),
-        (Kind.ORPHAN_SLOT, slot_of_nobody),
-        (Kind.SLOT_DIFFERS, slot_of_another_project),
-        (Kind.SLOT_ON_UNKNOWN_HOST, slot_on_no_host),
-        (Kind.ALLOCATED_TWICE, in_two_slots),
-        (Kind.UNKNOWN_VM, vm_of_nowhere),
-        (Kind.FOREIGN_VM, vm_of_another_project),
-        (Kind.CONFIRMED_ELSEWHERE, confirmed_where_it_is_not),
-        (Kind.CHARGED_UNKNOWN, charged_with_nothing),
-        (Kind.CHARGED_UNKNOWN, charged_and_not_accepted),
-        (Kind.CHARGED_TWICE, charged_twice),
-        (Kind.OVERCHARGED, charged_too_much),
+        (DisagreementKind.SLOTS_SHORT, slot_is_gone),
+        (DisagreementKind.SLOTS_EXCESS, one_slot_too_many),
+        (DisagreementKind.OVER_WITH_SLOTS, over_with_slots),
+        (DisagreementKind.ORPHAN_SLOT, slot_of_nobody),
+        (DisagreementKind.SLOT_DIFFERS, slot_of_another_project),
+        (DisagreementKind.SLOT_ON_UNKNOWN_HOST, slot_on_no_host),
+        (DisagreementKind.ALLOCATED_TWICE, in_two_slots),
+        (DisagreementKind.UNKNOWN_VM, vm_of_nowhere),
+        (DisagreementKind.FOREIGN_VM, vm_of_another_project),
+        (DisagreementKind.CONFIRMED_ELSEWHERE, confirmed_where_it_is_not),
+        (DisagreementKind.CHARGED_UNKNOWN, charged_with_nothing),
+        (DisagreementKind.CHARGED_UNKNOWN, charged_and_not_accepted),
+        (DisagreementKind.CHARGED_TWICE, charged_twice),
+        (DisagreementKind.OVERCHARGED, charged_too_much),
     ],
 )
-def test_a_disagreement_with_a_safe_repair_is_found_and_repaired(kind: Kind, spoil: Spoil) -> None:
+def test_a_disagreement_with_a_safe_repair_is_found_and_repaired(kind: DisagreementKind, spoil: Spoil) -> None:
     found, repaired, left = story_of(kind, spoil, CLOUD, listing=Listing("aaaaaa", "bbbbbb"))
     assert (found, repaired, left) == (1, 1, 0)
 
 
 @pytest.mark.slow
 def test_an_orphaned_slot_with_a_vm_is_shown_and_left() -> None:
-    assert story_of(Kind.ORPHAN_SLOT, slot_of_nobody_with_a_vm, CLOUD, listing=Listing("aaaaaa")) == [1, 0, 1]
+    assert story_of(DisagreementKind.ORPHAN_SLOT, slot_of_nobody_with_a_vm, CLOUD, listing=Listing("aaaaaa")) == [
+        1,
+        0,
+        1,
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "listed", "asked_again"),
     [
-        (Kind.NOT_SYNCED, {"aaaaaa": {}, "cccccc": {}}, 1),
-        (Kind.DIFFERS, {"aaaaaa": {"memory_bytes": 16 * GIB}}, 1),
-        (Kind.ZONE_DIFFERS, {"aaaaaa": {"zone": "zone-b"}}, 1),
-        (Kind.NOT_LISTED, {}, 0),
+        (DisagreementKind.NOT_SYNCED, {"aaaaaa": {}, "cccccc": {}}, 1),
+        (DisagreementKind.DIFFERS, {"aaaaaa": {"memory_bytes": 16 * GIB}}, 1),
+        (DisagreementKind.ZONE_DIFFERS, {"aaaaaa": {"zone": "zone-b"}}, 1),
+        (DisagreementKind.NOT_LISTED, {}, 0),
     ],
 )
 def test_what_limes_says_otherwise_is_left_to_the_next_run_of_the_syncer(
-    kind: Kind, listed: dict[str, dict[str, Any]], asked_again: int
+    kind: DisagreementKind, listed: dict[str, dict[str, Any]], asked_again: int
 ) -> None:
     listing = Listing()
     for uuid, fields in listed.items():
@@ -282,5 +257,5 @@ def test_what_is_wrong_with_the_list_of_vms_is_left_to_people() -> None:
         await market.store.replace_status(replace(found, status=replace(found.status, assigned=STRAY.status.assigned)))
         await asyncio.sleep(1)
 
-    assert story_of(Kind.VM_NOT_LISTED, unlisted, CLOUD) == [1, 0, 1]
-    assert story_of(Kind.VM_ON_OTHER_HOST, elsewhere, CLOUD) == [1, 0, 1]
+    assert story_of(DisagreementKind.VM_NOT_LISTED, unlisted, CLOUD) == [1, 0, 1]
+    assert story_of(DisagreementKind.VM_ON_OTHER_HOST, elsewhere, CLOUD) == [1, 0, 1]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from outlive.base.errors import BadInput
-from outlive.commitments.settings import CommitmentSettings
-from outlive.runtime.config import load_settings
+from outlive.base import BadInput
+from outlive.commitments import CommitmentSettings
+from outlive.runtime import load_settings
 
 SECTIONS = {"commitments": CommitmentSettings}
 
@@ -23,7 +23,7 @@ def load(text: str, tmp_path: Path, environ: dict[str, str] | None = None) -> Co
 
 
 def test_capacity_is_reported_and_nothing_is_sold_by_default() -> None:
-    group = CommitmentSettings().group("any")
+    group = CommitmentSettings().group_settings("any")
     assert group.ram.has_capacity
     assert group.cores.has_capacity
     assert group.instances.has_capacity
@@ -36,16 +36,16 @@ def test_capacity_is_reported_and_nothing_is_sold_by_default() -> None:
 
 def test_a_group_has_its_own_entry_or_that_of_all_or_nothing(tmp_path: Path) -> None:
     settings = load("flavorGroupResources: {g: {ram: {handlesCommitments: true, ramUnitGiB: 240}}}", tmp_path)
-    assert settings.group("g").committed("memory").handles_commitments
-    assert settings.group("g").ram.ram_unit_gib == 240
-    assert not settings.group("g").committed("cores").handles_commitments
-    assert not settings.group("other").ram.has_capacity
+    assert settings.group_settings("g").committed_resource("memory").handles_commitments
+    assert settings.group_settings("g").ram.ram_unit_gib == 240
+    assert not settings.group_settings("g").committed_resource("cores").handles_commitments
+    assert not settings.group_settings("other").ram.has_capacity
 
 
 def test_a_group_has_its_own_pipeline_or_that_of_all_or_the_default(tmp_path: Path) -> None:
-    assert CommitmentSettings().pipeline("g") == "kvm-general-purpose-load-balancing"
+    assert CommitmentSettings().pipeline_for("g") == "kvm-general-purpose-load-balancing"
     settings = load('flavorGroupPipelines: {g: own, "*": others}', tmp_path)
-    assert (settings.pipeline("g"), settings.pipeline("h")) == ("own", "others")
+    assert (settings.pipeline_for("g"), settings.pipeline_for("h")) == ("own", "others")
 
 
 @pytest.mark.parametrize(

@@ -9,24 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.commitments import GIB, GROUP, HOUR, MIB, MIXED, NOW, at, commitment, group_of, slot_of
-from tests.support.placement import host, slot
+from tests.support.placement import host
 
-from outlive.base.errors import BadInput
-from outlive.commitments.slots import (
+from outlive.base import BadInput
+from outlive.commitments import (
     Candidate,
+    Commitment,
     DeletionReason,
     SlotLimitExceeded,
     SlotOptions,
     SlotPlan,
-    from_slots,
     payg_candidates,
     plan_slots,
     reservation_of,
     slot_allocations,
 )
-from outlive.commitments.state import Commitment
-from outlive.placement.reservations import unused
-from outlive.placement.vms import VmView
+from outlive.placement import VmView, unused_amounts
 from outlive.resources import Reservation
 
 
@@ -49,8 +47,7 @@ def vm(name: str, gib: int, on: str = "h1") -> Candidate:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "sizes"),
-    [(100, [32, 32, 32, 4]), (12, [8, 4]), (3, [3]), (56, [32, 16, 8]), (40, [32, 8]), (0, [])],
+    ("wanted", "sizes"), [(100, [32, 32, 32, 4]), (12, [8, 4]), (3, [3]), (56, [32, 16, 8]), (40, [32, 8]), (0, [])]
 )
 def test_the_largest_flavor_that_fits_comes_first(wanted: int, sizes: list[float]) -> None:
     plan = plan_slots(commitment(gib=wanted), [], GROUP)
@@ -229,10 +226,7 @@ def test_a_commitment_that_is_covered_by_vms_needs_no_placement(mib: int, sizes:
 
 def test_candidates_run_in_the_zone_on_a_flavor_of_the_group_and_are_in_no_slot() -> None:
     instances = [{"id": "ok"}, {"id": "taken"}, {"id": "idle", "active": False}, {"id": "other"}, {"id": "theirs"}]
-    hosts = [
-        host("h1", instances=instances),
-        host("h2", zone="z2", instances=[{"id": "far"}]),
-    ]
+    hosts = [host("h1", instances=instances), host("h2", zone="z2", instances=[{"id": "far"}])]
     vms = [
         VmView(id=name, host=on, project=project, flavor=flavor)
         for name, on, project, flavor in (
@@ -262,7 +256,7 @@ def test_names_of_slots_that_went_to_others_are_not_used_again() -> None:
 
 
 def held(slots: Sequence[Reservation]) -> int:
-    return sum(unused(slot).memory_bytes for slot in slots)
+    return sum(unused_amounts(slot).memory_bytes for slot in slots)
 
 
 @given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 64))
@@ -274,24 +268,3 @@ def test_a_smaller_commitment_never_holds_more_on_its_hosts(empty: int, full: in
     plan = plan_slots(smaller, slots, GROUP)
     on_hosts = [*plan.keep, *(reservation_of(new, smaller, now=NOW) for new in plan.create if new.host)]
     assert held(on_hosts) <= held(slots)
-
-
-def test_slots_tell_the_commitment_that_they_would_fulfil() -> None:
-    owner = commitment(gib=48, end=at(HOUR))
-    slots = [slot_of(owner, 0, 16), slot_of(owner, 1, 32)]
-    assert from_slots(slots) == owner
-    assert from_slots([*slots, slot_of(replace(owner, group="h"), 2)]) == owner
-
-
-@pytest.mark.parametrize(
-    ("slots", "complaint"),
-    [
-        ([], "there are no slots"),
-        ([slot("failover")], "reservation failover is no commitment slot"),
-        ([slot_of(commitment()), slot("failover")], "reservation failover is no commitment slot"),
-        ([slot_of(commitment()), slot_of(commitment("commit-b"))], "is of commitment commit-b, not commit-a"),
-    ],
-)
-def test_other_reservations_tell_no_commitment(slots: Sequence[Reservation], complaint: str) -> None:
-    with pytest.raises(BadInput, match=complaint):
-        from_slots(slots)

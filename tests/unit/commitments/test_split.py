@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.base.random import Random
-from outlive.commitments.split import SplitGroup, SplitHost, SplitInput, slots_on, split
+from outlive.base import Random
+from outlive.commitments import SplitGroup, SplitHost, SplitInput, slots_on
+from outlive.commitments.split import split
 
 
 def literal(given: SplitInput) -> dict[str, int]:

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.commitments import GIB, HOUR, NOW, at, commitment, ready, resource
 
-from outlive.base.errors import BadInput, Invalid
-from outlive.commitments.state import (
+from outlive.base import BadInput, Invalid
+from outlive.commitments import (
     ACCEPTED_TEXT,
     STATES,
     WAITING_FOR_SLOTS,
     Commitment,
+    GroupUnit,
     ListedCommitment,
     ReadyReason,
     from_change,
@@ -26,16 +27,14 @@ from outlive.commitments.state import (
     is_active,
     is_judged,
     is_over,
-    moment,
+    normalise_time,
     reason_over,
     retry_delay,
+    set_ready,
     spec_of,
-    summary,
-    with_ready,
+    summarise,
 )
-from outlive.commitments.units import GroupUnit
-from outlive.resources import CommittedResourceSpec, condition
-from outlive.resources.codec import convert
+from outlive.resources import CommittedResourceSpec, convert, find_condition
 
 UNIT = GroupUnit(group="g", mib=240 * 1024)
 UUID = "b8e6a1f0-3c55-4d0e-9a77-1f2d3c4b5a69"
@@ -172,11 +171,13 @@ def test_an_object_whose_amount_nobody_could_add_up_is_refused(amount: str, comp
 
 def test_times_are_whole_seconds_in_utc() -> None:
     berlin = datetime(2026, 9, 1, 2, 0, 0, 999, tzinfo=timezone(timedelta(hours=2)))
-    assert moment(berlin) == datetime(2026, 9, 1, tzinfo=UTC)
-    assert moment(datetime(2026, 9, 1)) == datetime(2026, 9, 1, tzinfo=UTC)  # noqa: DTZ001 - a time without a zone
-    assert moment(datetime(1, 1, 1, tzinfo=UTC)) is None
+    assert normalise_time(berlin) == datetime(2026, 9, 1, tzinfo=UTC)
+    assert normalise_time(datetime(2026, 9, 1)) == datetime(2026, 9, 1, tzinfo=UTC)  # noqa: DTZ001 - a time without a zone
+    assert normalise_time(datetime(1, 1, 1, tzinfo=UTC)) is None
     west = timezone(-timedelta(hours=10))
-    assert moment(datetime(9999, 12, 31, 23, 59, 59, tzinfo=west)) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    assert normalise_time(datetime(9999, 12, 31, 23, 59, 59, tzinfo=west)) == datetime(
+        9999, 12, 31, 23, 59, 59, tzinfo=UTC
+    )
 
 
 def test_only_guaranteed_and_confirmed_ones_promise_something_until_they_end() -> None:
@@ -197,12 +198,12 @@ def test_a_commitment_whose_time_is_over_has_expired_whatever_its_state() -> Non
 
 def test_the_time_of_ready_changes_with_status_and_reason_and_on_request() -> None:
     fields: dict[str, Any] = {"ready": False, "reason": ReadyReason.RESERVING, "message": "m", "generation": 1}
-    first = with_ready((), **fields, now=NOW)
-    assert with_ready(first, **fields, now=NOW + 9) == first
-    newer = with_ready(first, **{**fields, "message": "n", "generation": 2}, now=NOW + 9)
+    first = set_ready((), **fields, now=NOW)
+    assert set_ready(first, **fields, now=NOW + 9) == first
+    newer = set_ready(first, **{**fields, "message": "n", "generation": 2}, now=NOW + 9)
     assert [(one.message, one.observed_generation, one.last_transition_time) for one in newer] == [("n", 2, at())]
     for other in ({"reason": ReadyReason.REJECTED}, {"ready": True, "reason": ReadyReason.ACCEPTED}, {"restart": True}):
-        found = condition(with_ready(first, **{**fields, **other}, now=NOW + 9), "Ready")
+        found = find_condition(set_ready(first, **{**fields, **other}, now=NOW + 9), "Ready")
         assert found is not None
         assert found.last_transition_time == at(9)
 
@@ -255,22 +256,24 @@ def test_tries_are_not_rarer_for_another_reason_and_without_a_cap_double_six_tim
 def test_the_summary_says_when_it_ends(left: int | None, text: str) -> None:
     wanted = commitment(end=None if left is None else at(left))
     cr = resource(wanted, conditions=ready("True", "Accepted", ACCEPTED_TEXT), assigned_instances=("a",))
-    assert summary(cr, NOW) == f"Accepted · 1 VM · {text}"
+    assert summarise(cr, NOW) == f"Accepted · 1 VM · {text}"
 
 
 def test_the_summary_says_what_differs_from_what_was_accepted() -> None:
     wanted = commitment(gib=48, group="h", zone="z2")
     refused = ready("False", "Rejected", "x" * 81)
     cr = resource(wanted, accepted=commitment(gib=32), conditions=refused)
-    assert summary(cr, NOW) == f"Rejected (amount 32Gi→48Gi; fg g→h; az z1→z2) · {'x' * 77}..."
+    assert summarise(cr, NOW) == f"Rejected (amount 32Gi→48Gi; fg g→h; az z1→z2) · {'x' * 77}..."
     cores = resource(commitment(type="cores", cores=3), accepted=commitment(), conditions=refused)
-    assert summary(cores, NOW).startswith("Rejected (amount 32Gi→3; type memory→cores)")
+    assert summarise(cores, NOW).startswith("Rejected (amount 32Gi→3; type memory→cores)")
 
 
 def test_the_summary_leaves_out_what_everybody_knows() -> None:
     waiting = ready("False", "Reserving", WAITING_FOR_SLOTS)
-    assert summary(resource(commitment(), conditions=waiting), NOW) == "Reserving · no expiry"
+    assert summarise(resource(commitment(), conditions=waiting), NOW) == "Reserving · no expiry"
     asking = ready("False", "Reserving", "insufficient capacity: 0/1 reservation slots could be placed")
-    assert "insufficient" in summary(resource(commitment(), conditions=asking), NOW)
-    assert summary(resource(commitment()), NOW) == ""
-    assert summary(resource(commitment(), conditions=ready("True", "Accepted")), NOW) == "Accepted · 0 VMs · no expiry"
+    assert "insufficient" in summarise(resource(commitment(), conditions=asking), NOW)
+    assert summarise(resource(commitment()), NOW) == ""
+    assert (
+        summarise(resource(commitment(), conditions=ready("True", "Accepted")), NOW) == "Accepted · 0 VMs · no expiry"
+    )

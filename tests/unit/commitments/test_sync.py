@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.clock import as_datetime
-from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.state import ListedCommitment
-from outlive.commitments.sync import SkipReason, SyncPlan, judge, plan, skip_counts
+from outlive.base import as_datetime
+from outlive.commitments import CommitmentSettings, ListedCommitment, SkipReason, SyncPlan, judge, plan, skip_counts
 from outlive.resources import (
     COMMITTED,
     CommitmentChange,
@@ -23,11 +21,11 @@ from outlive.resources import (
     CommittedResourceSpec,
     CommittedSpec,
     FlavorGroupSpec,
+    GroupFlavor,
     ObjectMeta,
     Reservation,
     ReservationSpec,
 )
-from outlive.resources.vms import GroupFlavor
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC).timestamp()
 DAY = 86_400

@@ -1,4 +1,4 @@
-"""Commitments follow what Limes lists, on the whole role."""
+"""Commitments follow what Limes lists, in a running cloud."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 import msgspec
-from tests.support.sales import SETTINGS, ZONE, Market, asked, batch, host, in_cloud, project
+from tests.support.sales import SETTINGS, ZONE, Market, asked, batch, host, in_market, project
 
-from outlive.commitments.ports import KeystoneDomain, Project
-from outlive.commitments.state import ListedCommitment
-from outlive.roles.up import Limes
+from outlive.commitments import KeystoneDomain, ListedCommitment, Project
+from outlive.roles import Limes
 
 EVERY_MINUTE = msgspec.structs.replace(
     SETTINGS, commitments=msgspec.structs.replace(SETTINGS.commitments, sync_interval=60.0)
@@ -66,7 +65,7 @@ def test_what_limes_lists_is_made_grows_and_ends_with_its_slots() -> None:
         assert await market.slots() == {}
         assert await market.ready("cores1") == "Accepted", "what a list lacks is not over"
 
-    in_cloud([host("h1")], story, settings=EVERY_MINUTE, limes=Limes(limes, limes), domains=limes)
+    in_market([host("h1")], story, settings=EVERY_MINUTE, limes=Limes(limes, limes), domains=limes)
 
 
 def test_a_list_that_was_begun_before_a_batch_does_not_take_back_what_was_accepted() -> None:
@@ -80,4 +79,4 @@ def test_a_list_that_was_begun_before_a_batch_does_not_take_back_what_was_accept
         await asyncio.sleep(300)
         assert (await market.commitments())["aaaaaa"].spec.amount == "8Gi"
 
-    in_cloud([host("h1")], story, settings=EVERY_MINUTE, limes=Limes(limes, limes), domains=limes)
+    in_market([host("h1")], story, settings=EVERY_MINUTE, limes=Limes(limes, limes), domains=limes)

@@ -9,13 +9,8 @@ import msgspec
 from tests.support.loops import run
 from tests.unit.commitments.test_sync import GROUPS, NOW, SETTINGS, change, listed, ours, slot
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Conflict, OutliveError, Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.commitments.ports import Project
-from outlive.commitments.state import ListedCommitment
-from outlive.commitments.syncer import CommitmentSyncer, StoreState, read_known
+from outlive.base import Conflict, LoopClock, OutliveError, Random, SeededIds, Unavailable
+from outlive.commitments import CommitmentSyncer, ListedCommitment, Project, StoreState, read_store
 from outlive.resources import (
     FAILOVER,
     CommitmentStep,
@@ -26,11 +21,8 @@ from outlive.resources import (
     Reservation,
     ReservationSpec,
 )
-from outlive.runtime.faults import FaultRecorder
-from outlive.runtime.metrics import Metrics
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import list_all
-from outlive.store.memory import MemoryStore
+from outlive.runtime import FaultRecorder, Metrics, OrderedTaskGroup
+from outlive.store import MemoryStore, list_all
 
 FAILS = ReservationSpec(type=FAILOVER)
 T = TypeVar("T")
@@ -117,20 +109,16 @@ def test_nothing_is_asked_or_written_before_the_flavor_groups_are_known() -> Non
     assert (cloud.asked, cloud.steps, cloud.count("errors_total")) == ([], [], 0)
 
 
-def test_flavor_groups_that_become_known_after_the_start_are_not_waited_for_until_the_next_usual_run() -> None:
+async def test_flavor_groups_that_become_known_after_the_start_are_not_waited_for_until_the_next_usual_run() -> None:
     cloud = Cloud(listed())
     cloud.groups = None
-
-    async def start() -> None:
-        async with OrderedTaskGroup() as group:
-            task = group.create_task(cloud.syncer.run())
-            await cloud.clock.sleep(10)
-            cloud.groups = GROUPS
-            await cloud.clock.sleep(120)
-            assert [step.uuid for step in cloud.steps] == [listed().uuid]
-            task.cancel()
-
-    run(start())
+    async with OrderedTaskGroup() as group:
+        task = group.create_task(cloud.syncer.run())
+        await cloud.clock.sleep(10)
+        cloud.groups = GROUPS
+        await cloud.clock.sleep(120)
+        assert [step.uuid for step in cloud.steps] == [listed().uuid]
+        task.cancel()
 
 
 def test_while_limes_is_away_nothing_is_written_and_it_is_asked_sooner_than_usual() -> None:
@@ -155,43 +143,37 @@ def test_while_limes_is_away_nothing_is_written_and_it_is_asked_sooner_than_usua
     assert gaps[0] < 61
 
 
-def test_when_limes_has_been_away_for_hours_a_fault_says_so_until_it_is_back() -> None:
+async def test_when_limes_has_been_away_for_hours_a_fault_says_so_until_it_is_back() -> None:
     cloud = Cloud(listed())
     cloud.failure = Unavailable("503", place="Limes")
 
     async def faults() -> list[tuple[str, str]]:
         return [(one.name, one.message) async for one in list_all(cloud.store, Fault) if not one.ended]
 
-    async def night() -> None:
-        async with OrderedTaskGroup() as group:
-            task = group.create_task(cloud.syncer.run())
-            await cloud.clock.sleep(2.9 * 3600)
-            assert await faults() == []
-            await cloud.clock.sleep(1.2 * 3600)
-            ((name, message),) = await faults()
-            assert name.startswith("commitments-not-synced.")
-            assert message == "commitments were not compared with Limes since the start: Limes: 503"
-            cloud.failure = None
-            await cloud.clock.sleep(3600)
-            assert await faults() == []
-            task.cancel()
-
-    run(night())
+    async with OrderedTaskGroup() as group:
+        task = group.create_task(cloud.syncer.run())
+        await cloud.clock.sleep(2.9 * 3600)
+        assert await faults() == []
+        await cloud.clock.sleep(1.2 * 3600)
+        ((name, message),) = await faults()
+        assert name.startswith("commitments-not-synced.")
+        assert message == "commitments were not compared with Limes since the start: Limes: 503"
+        cloud.failure = None
+        await cloud.clock.sleep(3600)
+        assert await faults() == []
+        task.cancel()
 
 
-def test_what_the_store_has_is_read_with_valid_groups_only() -> None:
-    async def read() -> None:
-        store = MemoryStore(LoopClock(), SeededIds(Random(1)))
-        assert (await read_known(store)).groups is None
-        broken = msgspec.structs.replace(GROUPS["s4"], group_name="odd", ram_core_ratio_min=1)
-        for spec in (GROUPS["s4"], broken):
-            await store.create(FlavorGroup(metadata=ObjectMeta(name=spec.group_name), spec=spec))
-        for one in (ours("uuid-1"), slot("uuid-1"), change(), Reservation(metadata=ObjectMeta(name="f"), spec=FAILS)):
-            await store.create(one)
-        known = await read_known(store)
-        assert known.groups is not None
-        assert list(known.groups) == ["s4"]
-        assert [one.name for one in known.slots] == ["commitment-uuid-1-0"]
-        assert (len(known.commitments), len(known.changes)) == (1, 1)
-
-    run(read())
+async def test_what_the_store_has_is_read_with_valid_groups_only() -> None:
+    store = MemoryStore(LoopClock(), SeededIds(Random(1)))
+    assert (await read_store(store)).groups is None
+    broken = msgspec.structs.replace(GROUPS["s4"], group_name="odd", ram_core_ratio_min=1)
+    for spec in (GROUPS["s4"], broken):
+        await store.create(FlavorGroup(metadata=ObjectMeta(name=spec.group_name), spec=spec))
+    for one in (ours("uuid-1"), slot("uuid-1"), change(), Reservation(metadata=ObjectMeta(name="f"), spec=FAILS)):
+        await store.create(one)
+    known = await read_store(store)
+    assert known.groups is not None
+    assert list(known.groups) == ["s4"]
+    assert [one.name for one in known.slots] == ["commitment-uuid-1-0"]
+    assert (len(known.commitments), len(known.changes)) == (1, 1)

@@ -8,27 +8,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.commitments import make_spec
 
-from outlive.base.random import Random
-from outlive.commitments.state import Commitment
-from outlive.commitments.units import GroupUnit
-from outlive.commitments.usage import (
+from outlive.base import Random
+from outlive.commitments import (
     Charge,
+    Commitment,
     UsageInput,
     UsageStep,
     UsageVm,
-    accepted,
     assign,
-    charged_to,
+    list_accepted,
+    map_to_commitment,
+    set_usage,
     usage_due,
     usage_vms,
-    with_usage,
     without_usage,
 )
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 from outlive.resources import (
     CommittedResource,
-    CommittedResourceSpec,
     CommittedResourceStatus,
     Condition,
     FlavorGroupSpec,
@@ -164,7 +163,6 @@ GROUP = FlavorGroupSpec(
     group_name="g", flavors=(LARGE, SMALL), largest_flavor=LARGE, smallest_flavor=SMALL, ram_core_ratio_min=2032,
     ram_core_ratio_max=2048,
 )  # fmt: skip
-UNIT = GroupUnit(group="g", mib=2048)
 
 
 def view(name: str, flavor: str, zone: str = "z") -> VmView:
@@ -190,14 +188,12 @@ def cr(
     end: datetime | None = None,
     **status: object,
 ) -> CommittedResource:
-    spec = CommittedResourceSpec(
-        commitment_uuid=uuid,
-        flavor_group_name="g",
-        resource_type=kind,  # type: ignore[arg-type]
-        amount="8Gi" if kind == "memory" else "8",
+    spec = make_spec(
+        uuid,
+        "8Gi" if kind == "memory" else "8",
+        resource_type=kind,
         availability_zone="z",
-        project_id="p",
-        state=state,  # type: ignore[arg-type]
+        state=state,
         start_time=start,
         end_time=end,
     )
@@ -212,19 +208,19 @@ def cr(
 def test_a_vm_is_reported_with_its_commitment_of_memory_alone() -> None:
     memory = cr(assigned_instances=("a",))
     cores = cr("uuid-0", kind="cores", assigned_instances=("a", "b"))
-    assert charged_to([memory, cores]) == charged_to([cores, memory]) == {"a": "uuid-1"}
+    assert map_to_commitment([memory, cores]) == map_to_commitment([cores, memory]) == {"a": "uuid-1"}
 
 
 def test_usage_is_written_with_the_generation_that_it_was_found_for_and_cleared_when_the_commitment_is_over() -> None:
-    status = with_usage(
+    status = set_usage(
         cr().status, Charge(uuid="uuid-1", vms=("a",), memory_bytes=GIB, cpu_milli=2000), generation=3, now=at(NOW)
     )
     assert status.used_resources is not None
-    assert status.used_resources.wire() == {"cpu": "2", "memory": "1Gi"}
+    assert status.used_resources.to_wire() == {"cpu": "2", "memory": "1Gi"}
     assert without_usage(status) == cr().status
-    cores = with_usage(cr(kind="cores").status, Charge(uuid="u", vms=("a",), cpu_milli=2000), generation=3, now=at(NOW))
+    cores = set_usage(cr(kind="cores").status, Charge(uuid="u", vms=("a",), cpu_milli=2000), generation=3, now=at(NOW))
     assert cores.used_resources is not None
-    assert cores.used_resources.wire() == {"cpu": "2"}
+    assert cores.used_resources.to_wire() == {"cpu": "2"}
 
 
 def test_usage_is_counted_when_the_commitment_is_accepted_and_at_most_once_in_a_while() -> None:
@@ -244,5 +240,5 @@ def test_usage_is_counted_when_the_commitment_is_accepted_and_at_most_once_in_a_
 
 def test_of_commitments_that_are_over_nothing_is_accepted() -> None:
     assert [
-        one.uuid for one in accepted([cr(), cr("uuid-2", end=at(NOW - 1)), cr("uuid-3", state="planned")], NOW)
+        one.uuid for one in list_accepted([cr(), cr("uuid-2", end=at(NOW - 1)), cr("uuid-3", state="planned")], NOW)
     ] == ["uuid-1"]

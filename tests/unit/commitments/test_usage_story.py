@@ -1,4 +1,4 @@
-"""VMs of a project are charged to its commitments, and what they use is counted, on the whole role."""
+"""VMs of a project are charged to its commitments, and what they use is counted, in a running cloud."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
-from tests.support.sales import GIB, SETTINGS, ZONE, Market, asked, batch, host, in_cloud, later, project, vm
+from tests.support.dying import Watched
+from tests.support.loops import run_by
+from tests.support.sales import GIB, SETTINGS, ZONE, Market, host, hosting, in_market, vm
 
-from outlive.base.errors import Invalid, Unavailable
-from outlive.placement.vms import VmList, VmView
+from outlive.base import Invalid, Unavailable
+from outlive.placement import VmList, VmView
 from outlive.resources import Instance, ObjectMeta, ProjectQuota, ProjectQuotaSpec
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore
 
 RAM, CORES, VMS = "hw_version_g_ram", "hw_version_g_cores", "hw_version_g_instances"
 
@@ -25,87 +27,57 @@ def limit(name: str = "p1", **quota: int) -> ProjectQuota:
     )
 
 
-def test_vms_are_charged_to_commitments_as_soon_as_these_are_accepted() -> None:
-    mine = [vm(f"v{number}", "h1") for number in range(3)]
-
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 2)))) == ""
-        await asyncio.sleep(2)
-        status = (await market.commitments())["aaaaaa"].status
-        assert status.assigned_instances == ("v0", "v1")
-        assert status.used_resources is not None
-        assert (status.used_resources.memory_bytes, status.used_resources.cpu_milli) == (16 * GIB, 4000)
-        assert status.status_summary == "Accepted · 2 VMs · no expiry"
-        assert market.metrics("committed_resource_usage_assigned_vms_total{") == [
-            'committed_resource_usage_assigned_vms_total{project_id="p1"} 2.0'
-        ]
-
-    in_cloud([host("h1", vms=mine), *mine], story)
+@run_by(in_market, hosting("h1", *(vm(f"v{number}", "h1") for number in range(3))))
+async def test_vms_are_charged_to_commitments_as_soon_as_these_are_accepted(market: Market) -> None:
+    await market.sell("aaaaaa", 2, then_s=2)
+    status = (await market.commitments())["aaaaaa"].status
+    assert status.assigned_instances == ("v0", "v1")
+    assert status.used_resources is not None
+    assert (status.used_resources.memory_bytes, status.used_resources.cpu_milli) == (16 * GIB, 4000)
+    assert status.status_summary == "Accepted · 2 VMs · no expiry"
+    assert market.metrics("committed_resource_usage_assigned_vms_total{") == [
+        'committed_resource_usage_assigned_vms_total{project_id="p1"} 2.0'
+    ]
 
 
-def test_a_vm_that_starts_later_is_charged_after_the_cooldown_and_leaves_with_the_vm() -> None:
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 2)))) == ""
-        await asyncio.sleep(2)
-        await market.start(vm("late", "h1"))
-        await asyncio.sleep(200)
-        assert (await market.commitments())["aaaaaa"].status.assigned_instances == ()
-        await asyncio.sleep(120)
-        assert (await market.commitments())["aaaaaa"].status.assigned_instances == ("late",)
-        await market.end("late")
-        await asyncio.sleep(301)
-        assert (await market.commitments())["aaaaaa"].status.assigned_instances == ()
-
-    in_cloud([host("h1")], story)
+@run_by(in_market, [host("h1")])
+async def test_a_vm_that_starts_later_is_charged_after_the_cooldown_and_leaves_with_the_vm(market: Market) -> None:
+    await market.sell("aaaaaa", 2, then_s=2)
+    await market.start(vm("late", "h1"))
+    await asyncio.sleep(200)
+    assert (await market.commitments())["aaaaaa"].status.assigned_instances == ()
+    await asyncio.sleep(120)
+    assert (await market.commitments())["aaaaaa"].status.assigned_instances == ("late",)
+    await market.end("late")
+    await asyncio.sleep(301)
+    assert (await market.commitments())["aaaaaa"].status.assigned_instances == ()
 
 
-def test_a_commitment_that_is_over_is_charged_nothing() -> None:
-    mine = [vm("v0", "h1")]
-
-    async def story(market: Market) -> None:
-        assert await market.change(batch(project("p1", asked("aaaaaa", 2, expires=later(100))))) == ""
-        await asyncio.sleep(50)
-        assert (await market.commitments())["aaaaaa"].status.assigned_instances == ("v0",)
-        await asyncio.sleep(60)
-        status = (await market.commitments())["aaaaaa"].status
-        assert (status.assigned_instances, status.used_resources, status.usage_observed_generation) == ((), None, None)
-        assert market.metrics("committed_resource_usage_assigned_vms_total{") == []
-
-    in_cloud([host("h1", vms=mine), *mine], story)
-
-
-def test_a_quota_says_what_is_used_and_what_no_commitment_covers() -> None:
-    mine = [vm(f"v{number}", "h1") for number in range(3)]
-
-    async def story(market: Market) -> None:
-        await market.store.create(limit(ram=100, cores=50, instances=-1))
-        await asyncio.sleep(2)
-        status = (await market.quota()).status
-        assert status.total_usage == status.payg_usage == {RAM: 24, CORES: 6, VMS: 3}
-        assert status.observed_generation == 1
-        assert await market.change(batch(project("p1", asked("aaaaaa", 2)))) == ""
-        await asyncio.sleep(5)
-        status = (await market.quota()).status
-        assert status.total_usage == {RAM: 24, CORES: 6, VMS: 3}
-        assert status.payg_usage == {RAM: 8, CORES: 2, VMS: 3}
-        assert status.payg_usage_summary == "g: c=2 i=3 r=8"
-        assert status.limes_quota_summary == "g: c=50 i=-1 r=12"
-        label = f'availability_zone="{ZONE}",project_id="p1",resource="{RAM}"'
-        assert market.metrics("quota_cr_usage{" + label) == [f"quota_cr_usage{{{label}}} 16.0"]
-
-    in_cloud([host("h1", vms=mine), *mine], story)
+@run_by(in_market, hosting("h1", *(vm(f"v{number}", "h1") for number in range(3))))
+async def test_a_quota_says_what_is_used_and_what_no_commitment_covers(market: Market) -> None:
+    await market.store.create(limit(ram=100, cores=50, instances=-1))
+    await asyncio.sleep(2)
+    status = (await market.quota()).status
+    assert status.total_usage == status.payg_usage == {RAM: 24, CORES: 6, VMS: 3}
+    assert status.observed_generation == 1
+    await market.sell("aaaaaa", 2, then_s=5)
+    status = (await market.quota()).status
+    assert status.total_usage == {RAM: 24, CORES: 6, VMS: 3}
+    assert status.payg_usage == {RAM: 8, CORES: 2, VMS: 3}
+    assert status.payg_usage_summary == "g: c=2 i=3 r=8"
+    assert status.limes_quota_summary == "g: c=50 i=-1 r=12"
+    label = f'availability_zone="{ZONE}",project_id="p1",resource="{RAM}"'
+    assert market.metrics("quota_cr_usage{" + label) == [f"quota_cr_usage{{{label}}} 16.0"]
 
 
-def test_usage_follows_vms_that_start_and_go_between_two_counts() -> None:
-    async def story(market: Market) -> None:
-        await market.start(vm("v1", "h1"))
-        await asyncio.sleep(1)
-        assert (await market.quota()).status.total_usage[VMS] == 1
-        await market.end("v1")
-        await asyncio.sleep(1)
-        assert (await market.quota()).status.total_usage == {RAM: 0, VMS: 0}
-
-    in_cloud([host("h1"), limit(ram=100, instances=5)], story)
+@run_by(in_market, [host("h1"), limit(ram=100, instances=5)])
+async def test_usage_follows_vms_that_start_and_go_between_two_counts(market: Market) -> None:
+    await market.start(vm("v1", "h1"))
+    await asyncio.sleep(1)
+    assert (await market.quota()).status.total_usage[VMS] == 1
+    await market.end("v1")
+    await asyncio.sleep(1)
+    assert (await market.quota()).status.total_usage == {RAM: 0, VMS: 0}
 
 
 class Database:
@@ -150,7 +122,7 @@ def test_a_host_that_reports_a_vm_has_its_source_asked_at_once() -> None:
         await reports(market)
         assert (await market.quota()).status.total_usage == {RAM: 0}
 
-    in_cloud([host("h1"), limit(ram=100)], story, source=database)
+    in_market([host("h1"), limit(ram=100)], story, source=database)
 
 
 def test_a_source_of_vms_that_is_away_is_asked_again_and_keeps_the_process_ready() -> None:
@@ -167,12 +139,12 @@ def test_a_source_of_vms_that_is_away_is_asked_again_and_keeps_the_process_ready
 
     async def story(market: Market) -> None:
         await asyncio.sleep(50)
-        assert market.role.ready() == ""
+        assert market.role.explain_unready() == ""
         assert (await market.quota()).status.last_full_reconcile_at is None
         await asyncio.sleep(500)
         assert (await market.quota()).status.last_full_reconcile_at is not None
 
-    in_cloud([host("h1"), limit(ram=100)], story, source=database)
+    in_market([host("h1"), limit(ram=100)], story, source=database)
 
 
 @pytest.mark.slow
@@ -187,23 +159,20 @@ def test_without_a_list_of_vms_nothing_is_counted() -> None:
         assert (await market.quota()).status.last_full_reconcile_at is None
         assert any('result="error"' in line for line in market.metrics("quota_reconcile_total{"))
 
-    in_cloud([host("h1"), limit(ram=100)], story, source=Silent(), settings=SETTINGS)
+    in_market([host("h1"), limit(ram=100)], story, source=Silent(), settings=SETTINGS)
 
 
 def test_a_quota_that_the_store_refuses_keeps_no_other_from_being_written() -> None:
-    class Refuses:
-        def __init__(self, store: MemoryStore) -> None:
-            self.inner = store
+    async def refuses(call: str, obj: object) -> None:
+        if call == "replace_status" and isinstance(obj, ProjectQuota):
+            if obj.name == limit("p1").name:
+                raise Invalid("the store refuses this one")
+            await asyncio.sleep(0.02)  # the refusal comes first
 
-        def __getattr__(self, name: str) -> object:
-            return getattr(self.inner, name)
-
-        async def replace_status(self, obj: object) -> object:
-            if isinstance(obj, ProjectQuota):
-                if obj.name == limit("p1").name:
-                    raise Invalid("the store refuses this one")
-                await asyncio.sleep(0.02)  # the refusal comes first
-            return await self.inner.replace_status(obj)  # type: ignore[type-var]
+    def watched(store: MemoryStore) -> Watched:
+        made = Watched(store)
+        made.before = refuses
+        return made
 
     async def story(market: Market) -> None:
         await asyncio.sleep(60)
@@ -211,4 +180,4 @@ def test_a_quota_that_the_store_refuses_keeps_no_other_from_being_written() -> N
         assert found["p1"].last_full_reconcile_at is None
         assert found["p2"].last_full_reconcile_at is not None
 
-    in_cloud([host("h1"), limit("p1", ram=12), limit("p2", ram=12)], story, wrap=Refuses)
+    in_market([host("h1"), limit("p1", ram=12), limit("p2", ram=12)], story, wrap=watched)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.placement import commitment, slot
 
-from outlive.commitments.verification import Drop, VerificationInput, VerificationResult, verify_slot, without_vms
-from outlive.placement.reservations import unused
+from outlive.commitments import DropReason, VerificationInput, VerificationResult, verify_slot, without_vms
+from outlive.placement import unused_amounts
 from outlive.resources import Amounts, Reservation
 
 NOW, GRACE = 100_000.0, 900.0
@@ -56,10 +56,10 @@ def test_a_vm_that_its_host_reports_is_confirmed_at_once() -> None:
 
 def test_a_vm_that_was_resized_leaves_the_rest_of_its_slot_held() -> None:
     made = with_vms(seen=("vm",))
-    before = unused(made)
+    before = unused_amounts(made)
     smaller = verified(made, {"vm": ("h1",)}, sizes={"vm": Amounts(cpu=500, memory=2 * 2**30)}).slot
-    assert before.memory_bytes + 2 * 2**30 == unused(smaller).memory_bytes
-    assert before.cpu_milli + 500 == unused(smaller).cpu_milli
+    assert before.memory_bytes + 2 * 2**30 == unused_amounts(smaller).memory_bytes
+    assert before.cpu_milli + 500 == unused_amounts(smaller).cpu_milli
 
 
 def test_a_vm_that_is_expected_keeps_its_place_for_its_time_and_not_longer() -> None:
@@ -67,7 +67,7 @@ def test_a_vm_that_is_expected_keeps_its_place_for_its_time_and_not_longer() -> 
     assert vms_of(waiting.slot) == ({"new"}, {})
     assert waiting.expects
     over = verified(with_vms("new", ages={"new": GRACE}), {"new": ("h2",)}, roomy=("h2",))
-    assert over.dropped == {"new": Drop.NEVER_CAME}
+    assert over.dropped == {"new": DropReason.NEVER_CAME}
     assert vms_of(over.slot) == (set(), {})
 
 
@@ -79,10 +79,10 @@ def test_a_slot_follows_its_only_vm_to_a_host_with_room() -> None:
 
 def test_a_slot_stays_where_others_are_in_it_or_there_is_no_room() -> None:
     shared = verified(with_vms(seen=("a", "b")), {"a": ("h2",), "b": ("h1",)}, roomy=("h2",))
-    assert shared.dropped == {"a": Drop.ELSEWHERE}
+    assert shared.dropped == {"a": DropReason.ELSEWHERE}
     assert shared.slot.status.host == "h1"
     full = verified(with_vms(seen=("a",)), {"a": ("h2",)})
-    assert full.dropped == {"a": Drop.ELSEWHERE}
+    assert full.dropped == {"a": DropReason.ELSEWHERE}
     assert full.slot.status.host == "h1"
 
 
@@ -90,7 +90,7 @@ def test_a_vm_between_two_hosts_keeps_its_place_and_the_slot_holds_it_again() ->
     between = verified(with_vms(seen=("a",)), {})
     assert vms_of(between.slot) == ({"a"}, {})
     assert between.missing == {"a": NOW}
-    assert unused(between.slot).memory_bytes == 16 * 2**30
+    assert unused_amounts(between.slot).memory_bytes == 16 * 2**30
     arrived = verified(between.slot, {"a": ("h2",)}, roomy=("h2",), missing=between.missing, now=NOW + 30)
     assert vms_of(arrived.slot) == ({"a"}, {"a": "h2"})
     assert arrived.missing == {}
@@ -100,7 +100,7 @@ def test_a_vm_between_two_hosts_keeps_its_place_and_the_slot_holds_it_again() ->
 def test_a_vm_that_no_host_reports_for_long_is_gone_unless_it_is_moving() -> None:
     missing = {"a": NOW - GRACE}
     between = verified(with_vms(seen=("a",)), {}, missing={"a": NOW - 1}).slot
-    assert verified(between, {}, missing=missing).dropped == {"a": Drop.GONE}
+    assert verified(between, {}, missing=missing).dropped == {"a": DropReason.GONE}
     assert verified(between, {}, missing=missing, moving=("a",)).dropped == {}
 
 
@@ -110,7 +110,7 @@ def test_after_a_restart_a_missed_vm_counts_as_one_that_is_expected() -> None:
     assert vms_of(later.slot) == ({"a"}, {})
     back = verified(between, {"a": ("h1",)}, now=NOW + 60)
     assert vms_of(back.slot) == ({"a"}, {"a": "h1"})
-    assert verified(between, {}, now=NOW + GRACE).dropped == {"a": Drop.NEVER_CAME}
+    assert verified(between, {}, now=NOW + GRACE).dropped == {"a": DropReason.NEVER_CAME}
 
 
 def test_other_slots_lose_a_vm_that_was_confirmed_and_other_reservations_are_left_alone() -> None:

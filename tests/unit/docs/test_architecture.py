@@ -11,50 +11,11 @@ import pytest
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "outlive"
 PAGE = (ROOT / "docs" / "design" / "architecture.md").read_text(encoding="utf-8")
-PATH_LIMIT = 15
-"""Modules between a cause and its effect; whoever is called at night follows them one by one."""
-PATHS = {
-    match.group(1): re.findall(r"^\d+\. `([\w/.]+)`$", match.group(2), re.M)
-    for match in re.finditer(r"<!-- path: (\w+) -->\n((?:\d+\. `[\w/.]+`\n)+)", PAGE)
-}
 
 
 @pytest.fixture(scope="module")
 def graph() -> grimp.ImportGraph:
     return grimp.build_graph("outlive", cache_dir=None, exclude_type_checking_imports=True)
-
-
-def name_of(module: str) -> str:
-    return "outlive." + module.removesuffix(".py").replace("/", ".")
-
-
-def test_the_four_paths_are_described() -> None:
-    assert sorted(PATHS) == ["event", "inventory", "ranking", "recovery"]
-
-
-@pytest.mark.parametrize("path", sorted(PATHS))
-def test_a_path_has_few_modules_each_of_which_exists(path: str) -> None:
-    modules = PATHS[path]
-    assert 3 <= len(set(modules)) == len(modules) <= PATH_LIMIT
-    assert [module for module in modules if not (SOURCE / module).is_file()] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", sorted(PATHS))
-def test_modules_of_a_path_know_each_other(path: str, graph: grimp.ImportGraph) -> None:
-    names = [name_of(module) for module in PATHS[path]]
-    uses = {name: _uses(graph, name) for name in names}
-    strangers = [
-        one for one in names if not any(other in uses[one] or one in uses[other] for other in names if other != one)
-    ]
-    assert strangers == []
-
-
-def _uses(graph: grimp.ImportGraph, name: str) -> set[str]:
-    """What the module imports, by itself or as something that the list of a package offers."""
-    direct = graph.find_modules_directly_imported_by(name)
-    packages = {module for module in direct if (SOURCE.parent / module.replace(".", "/") / "__init__.py").is_file()}
-    return direct.union(*(graph.find_modules_directly_imported_by(package) for package in packages))
 
 
 def test_modules_to_begin_with_exist() -> None:

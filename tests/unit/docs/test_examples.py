@@ -11,13 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from outlive.api.admission import admitted
-from outlive.cli.commands import DefaultGroup
-from outlive.cli.main import COMMANDS
-from outlive.resources import KINDS
-from outlive.resources.codec import decode_document
-from outlive.resources.documents import parse_documents
-from outlive.resources.meta import check_object
+from outlive.api import check_admission
+from outlive.cli import COMMANDS, DefaultGroup
+from outlive.resources import KINDS, check_object, decode_document, parse_documents
 
 ROOT = Path(__file__).parents[3]
 NOT_TYPED = ("cli.md", "bugs.md")
@@ -100,7 +96,7 @@ def test_documents_of_pages_are_accepted(block: Block) -> None:
     for document in parse_documents(block.text.encode(), block.page):
         item = decode_document(document.value, KINDS)
         check_object(item)
-        admitted(item)
+        check_admission(item)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -13,10 +13,10 @@ import yaml
 from scripts import manifests
 from scripts.manifests import CONTROLLER, INSTALLATIONS, STORAGE_AGENT, Installation
 
-from outlive.base.errors import OutliveError
-from outlive.cli.settings import load
-from outlive.roles.settings import role_settings
-from outlive.storage.options import AgentOptions, health_address, read_options
+from outlive.base import OutliveError
+from outlive.cli import load
+from outlive.roles import role_settings
+from outlive.storage import AgentOptions, health_address, read_options
 
 CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
 REMEDY = "python -m scripts.manifests"

@@ -13,8 +13,8 @@ from tests.support.metrics_page import metric_names
 from tests.support.sales import Market, asked, batch, host, in_cloud, project, vm
 from tests.unit.commitments.test_sync_story import Listed
 
-from outlive.roles.up import Limes
-from outlive.storage.metrics import AgentMetrics
+from outlive.roles import Limes
+from outlive.storage import AgentMetrics
 
 FOLDER = Path(__file__).parents[3] / "deploy"
 ALERTS = sorted((FOLDER / "prometheus").glob("*.yaml"))

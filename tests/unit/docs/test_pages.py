@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outlive.resources.reasons import HoldReason
-from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons import FaultCode, HoldReason
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -19,6 +18,7 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 NAMED = re.compile(r"(docs/[\w/.-]+\.md)(?:#([\w-]+))?")
 LARGEST_BYTES = 500_000
 """Larger files are data."""
+LINES_OF_A_SCREEN = 60
 ROW = re.compile(r"\| (?P<what>.+) \| (?P<found>.+) \| (?P<test>.+) \|\Z")
 ROWS = [
     match.groupdict()
@@ -70,6 +70,12 @@ def test_pages_that_programs_and_tests_name_are_there() -> None:
     assert dead == []
 
 
+def test_each_section_of_the_changelog_fits_a_screen() -> None:
+    sections = re.split(r"^#{2,3} ", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)
+    assert len(sections) > len(["title", "unreleased", "first version"])
+    assert [one.partition("\n")[0] for one in sections if one.count("\n") > LINES_OF_A_SCREEN] == []
+
+
 def test_every_bug_has_its_row() -> None:
     lines = [line for line in (ROOT / "docs/bugs.md").read_text().splitlines() if line.startswith("| ")]
     assert len(ROWS) == len(lines) - 1
@@ -93,12 +99,13 @@ def test_every_bug_names_a_test_or_story_that_keeps_it_away() -> None:
                 assert any(re.search(rf"^(async )?def {function}\(", text, re.M) for text in texts[file]), name
 
 
-def test_every_fault_is_explained_to_whoever_is_woken_by_it() -> None:
-    reported = (ROOT / "docs/concepts/safety.md").read_text()
+def test_every_fault_is_explained_with_what_helps() -> None:
+    page = (ROOT / "docs/reference/faults.md").read_text()
+    rows = dict(re.findall(r"^- <a [^>]*></a>`([\w-]+)` \(\d+\): (\S.*\S; \*\S.*\S\*)$", page, re.MULTILINE))
     assert len(FaultCode) > 12
-    assert sorted(code for code in FaultCode if f"`{code}`" not in reported) == []
+    assert rows.keys() == set(FaultCode)
 
 
 def test_each_reason_to_wait_has_a_row_in_the_manual() -> None:
-    page = (ROOT / "docs/reference/recovery.md").read_text()
-    assert [one for one in HoldReason if f"\n| `{one}` |" not in page] == []
+    page = (ROOT / "docs/reference/reasons.md").read_text()
+    assert [one for one in HoldReason if f"></a>`{one}`: " not in page] == []

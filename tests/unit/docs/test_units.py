@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import typer
 
-from outlive.cli.main import COMMANDS
+from outlive.cli import COMMANDS
 from outlive.guard import options
 
 FOLDER = Path(__file__).parents[3] / "packaging" / "systemd"
 NETWORKS = FOLDER.parent / "outlive-node-networks.conf"
 UNITS = sorted(FOLDER.iterdir())
-INSTALL = Path(__file__).parents[3] / "docs" / "operating" / "install.md"
+INSTALL = Path(__file__).parents[3] / "docs" / "how-to" / "install.md"
 PROGRAM = "/opt/outlive/bin/outlive"
 
 
@@ -43,7 +43,7 @@ def test_the_programs_that_they_start_take_these_options(unit: Path) -> None:
         name, *words = line.split()
         given = [word for word in words if word.startswith("--")]
         if name == "guard":
-            known = set(options.parser()._option_string_actions)
+            known = set(options.make_parser()._option_string_actions)
         else:
             command = COMMANDS[name].load(name)
             context = typer.Context(command)

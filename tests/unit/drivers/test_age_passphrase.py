@@ -7,9 +7,8 @@ import os
 import pyrage
 import pytest
 
-from outlive.base.errors import BadInput
-from outlive.drivers import age_passphrase
-from outlive.drivers.age_passphrase import LOG_WORK_MOST, decrypt, encrypt
+from outlive.base import BadInput
+from outlive.drivers import LOG_WORK_MOST, age_passphrase, decrypt, encrypt
 
 
 @pytest.fixture(autouse=True)

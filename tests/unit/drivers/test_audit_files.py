@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.clock import as_instant
-from outlive.base.errors import Refused
-from outlive.drivers.audit_files import AuditFiles, audit_files, read_lines
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.audit import (
+from outlive.base import Refused, as_instant
+from outlive.drivers import AuditFiles, read_lines
+from outlive.drivers.audit_files import audit_files
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import (
     DAY_S,
     SURGE,
     WINDOW_S,
@@ -23,13 +23,14 @@ from outlive.runtime.audit import (
     AuditEntry,
     AuditFilter,
     AuditSettings,
+    Duration,
     Refusals,
+    Size,
     audit_faults,
     parse_line,
     select,
     verify,
 )
-from outlive.runtime.units import Duration, Size
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -68,17 +69,17 @@ def test_a_log_that_forgets_entries_too_early_says_so_also_after_a_restart(tmp_p
     kept = AuditFiles(tmp_path, AuditSettings(file_size=Size(4096), files=3, keep=Duration(DAY_S)))
     first = verify(read_lines(audit_files(tmp_path))).first
     now = as_instant(AT)
-    assert kept.lost_before(now + 60.0) == f"2030-01-01 00:00 UTC, entry {first}"
-    assert kept.lost_before(now + DAY_S) == ""
+    assert kept.find_lost_begin(now + 60.0) == f"2030-01-01 00:00 UTC, entry {first}"
+    assert kept.find_lost_begin(now + DAY_S) == ""
     kept.close()
-    (found,) = audit_faults(omitted=0, failure="", surge="", lost_before=kept.lost_before(now))
+    (found,) = audit_faults(omitted=0, failure="", surge="", lost_before=kept.find_lost_begin(now))
     assert found.code == FaultCode.AUDIT_LOST
 
 
 def test_a_whole_log_has_forgotten_nothing(tmp_path: Path) -> None:
     write(tmp_path, 30, file_size=Size(4096))
     files = AuditFiles(tmp_path, AuditSettings())
-    assert files.lost_before(as_instant(AT)) == ""
+    assert files.find_lost_begin(as_instant(AT)) == ""
     files.close()
 
 
@@ -158,7 +159,7 @@ def test_a_disk_that_does_not_take_entries_is_told_and_what_is_missing_is_counte
 
 
 _chain = AuditChain()
-LINES = [_chain.line(entry(f"VirtualMachine/{number}")) for number in range(6)]
+LINES = [_chain.next_line(entry(f"VirtualMachine/{number}")) for number in range(6)]
 
 
 def verified(lines: list[bytes]) -> int:
@@ -182,9 +183,9 @@ def test_no_line_is_changed_left_out_moved_or_put_in_unseen(index: int, data: st
 def test_entries_are_found_by_token_object_time_and_refusal() -> None:
     chain = AuditChain()
     lines = [
-        chain.line(entry("VirtualMachine/web-1")),
-        chain.line(entry("Hypervisor/kvm-1", token="u")),
-        chain.line(entry("VirtualMachine/web-2", status=403, code="forbidden")),
+        chain.next_line(entry("VirtualMachine/web-1")),
+        chain.next_line(entry("Hypervisor/kvm-1", token="u")),
+        chain.next_line(entry("VirtualMachine/web-2", status=403, code="forbidden")),
         b"nonsense\n",
     ]
 
@@ -202,5 +203,5 @@ def test_a_surge_of_refusals_names_where_they_come_from_and_ends_with_its_time()
     refusals = Refusals()
     written = [refusals.add(float(number), "10.0.0.7") for number in range(SURGE + 10)]
     assert written.count(True) == SURGE
-    assert refusals.surge(SURGE + 10.0) == f"{SURGE + 10}, of them {SURGE + 10} from 10.0.0.7"
-    assert refusals.surge(SURGE + 11.0 + WINDOW_S) == ""
+    assert refusals.describe_surge(SURGE + 10.0) == f"{SURGE + 10}, of them {SURGE + 10} from 10.0.0.7"
+    assert refusals.describe_surge(SURGE + 11.0 + WINDOW_S) == ""

@@ -15,32 +15,29 @@ import pyrage
 import pytest
 from tests.support.loops import run_real
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, NotFound, OutliveError
-from outlive.base.ids import SystemIds
-from outlive.drivers.backup_files import (
+from outlive.base import BadInput, NotFound, OutliveError, SystemClock, SystemIds
+from outlive.drivers import (
     CONFIGURATION,
+    KEY_FILE,
     KEYS,
     MANIFEST,
     BackupSource,
+    ClusterKey,
     KeyLock,
     KeyOpener,
     Manifest,
     check_backup,
     check_recipient,
+    make_unpack,
     open_keys,
     read_manifest,
     read_passphrase,
-    unpacks,
     write_backup,
 )
-from outlive.drivers.secrets import KEY_FILE, ClusterKey
-from outlive.resources import Cluster, Hypervisor, ObjectMeta
-from outlive.resources.cluster import ClusterStatus
-from outlive.store.sqlite.snapshot import check_store
-from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore
+from outlive.resources import Cluster, ClusterStatus, Hypervisor, ObjectMeta
+from outlive.store.sqlite import DATABASE_FILE, SqliteStore, check_store
 
-KEY = ClusterKey.made()
+KEY = ClusterKey.generate()
 IDENTITY = pyrage.x25519.Identity.generate()
 LOCK = KeyLock(recipient=str(IDENTITY.to_public()))
 OPENER = KeyOpener(identity=f"# made by age-keygen\n{IDENTITY}\n")
@@ -113,7 +110,7 @@ def test_a_backup_has_the_store_the_settings_and_the_keys_and_says_so(state: Pat
 def test_it_comes_back_as_it_was_with_files_that_nobody_else_can_read(state: Path, tmp_path: Path) -> None:
     path, folder = made(state), tmp_path / "folder"
     folder.mkdir()
-    unpacks(path, open_keys(path, OPENER))(folder)
+    make_unpack(path, open_keys(path, OPENER))(folder)
     assert ClusterKey.read(folder / KEY_FILE) == KEY
     assert check_store(folder / DATABASE_FILE) == read_manifest(path).store
     assert (folder / CONFIGURATION).read_text() == "backup: {keep: 3}\n"
@@ -138,7 +135,7 @@ def test_keys_are_opened_by_their_passphrase_and_by_no_other(state: Path, tmp_pa
 
 def test_without_a_lock_no_key_is_in_it(state: Path) -> None:
     manifest = check_backup(made(state, lock=None))
-    assert (manifest.keys, manifest.key_files, manifest.has(KEYS)) == ("", (), False)
+    assert (manifest.keys, manifest.key_files, manifest.has_part(KEYS)) == ("", (), False)
 
 
 def test_what_is_no_recipient_or_identity_is_refused_before_anything_is_done() -> None:
@@ -152,14 +149,14 @@ def test_what_is_no_recipient_or_identity_is_refused_before_anything_is_done() -
 
 def test_a_key_of_another_cluster_is_not_backed_up_and_not_brought_back(state: Path) -> None:
     good = made(state)
-    ClusterKey.made().write(state / KEY_FILE)
+    ClusterKey.generate().write(state / KEY_FILE)
     with pytest.raises(BadInput, match="sealed for key"):
         made(state, "second.tar")
     assert not good.with_name("second.tar").exists()
     parts = members(good)
     foreign = io.BytesIO()
     with tarfile.open(fileobj=foreign, mode="w") as archive:
-        for name, raw in ((KEY_FILE, ClusterKey.made().text.encode()), ("ca.pem", b""), ("ca.key", b"")):
+        for name, raw in ((KEY_FILE, ClusterKey.generate().text.encode()), ("ca.pem", b""), ("ca.key", b"")):
             member = tarfile.TarInfo(name)
             member.size = len(raw)
             archive.addfile(member, io.BytesIO(raw))
@@ -291,7 +288,7 @@ def test_a_backup_while_others_write_is_the_store_as_it_was_at_one_moment(tmp_pa
     for number in range(5):
         folder = tmp_path / f"of-{number}"
         folder.mkdir()
-        unpacks(tmp_path / f"{number}.tar", {})(folder)
+        make_unpack(tmp_path / f"{number}.tar", {})(folder)
         first, second = run_real(_counts(folder))
         assert first in (second, second + 1)
 

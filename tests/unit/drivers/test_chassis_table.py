@@ -8,17 +8,12 @@ import msgspec
 import pytest
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import NotFound
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import LoopClock, NotFound, Random, SeededIds
 from outlive.drivers.ovn.chassis_table import chassis_table
-from outlive.network.chassis_table import ChassisTable
-from outlive.network.faults import unclear_chassis
-from outlive.resources import Hypervisor, HypervisorSpec, HypervisorStatus, MemberRecord, Membership, ObjectMeta
-from outlive.resources.memberships import Cut
+from outlive.network import ChassisTable, unclear_chassis
+from outlive.resources import Cut, Hypervisor, HypervisorSpec, HypervisorStatus, MemberRecord, Membership, ObjectMeta
 from outlive.simulation.network import SimulatedOvn, SimulatedSouthbound
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore
 
 
 def read_table(
@@ -58,7 +53,7 @@ def test_a_host_is_the_chassis_that_its_record_names_else_what_it_says_else_what
         (MemberRecord(machine_id="m", boot_id="b", epoch=2, state="Held", dead_through=1, cut=Cut(through=1)), True),
         (MemberRecord(machine_id="m", boot_id="b", epoch=2, state="Released", dead_through=2), False),
     ],
-    ids=["takes part", "is condemned", "is isolated", "was isolated", "left in good order"],
+    ids=["takes part", "is condemned", "is isolated", "was isolated", "left cleanly"],
 )
 def test_ovn_has_to_know_the_chassis_of_hosts_that_take_part_and_are_not_isolated(
     record: MemberRecord, is_expected: bool

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from tests.support.loops import run_real
 
-from outlive.base.errors import Unavailable
-from outlive.drivers.child import ChildComputer, portions
-from outlive.runtime.decisions import Decision
+from outlive.base import Unavailable
+from outlive.drivers import ChildComputer, split_portions
+from outlive.runtime import Decision
 
 
 class Numbers(msgspec.Struct):
@@ -80,7 +80,7 @@ def test_an_input_in_parts_is_put_together_again_and_one_that_never_came_whole_i
         child = ChildComputer()
         try:
             parts = [b'{"values":[1', *(b",%d" % (number % 10) for number in range(600_000)), b"]}"]
-            assert len(list(portions(parts))) > 2
+            assert len(list(split_portions(parts))) > 2
             half = asyncio.create_task(child.compute(TOTAL, *parts))
             for _ in range(20):
                 await asyncio.sleep(0)
@@ -92,7 +92,7 @@ def test_an_input_in_parts_is_put_together_again_and_one_that_never_came_whole_i
     assert run_real(scene()) == (b"2700001", b"4")
 
 
-def test_a_decision_that_cannot_be_sent_is_no_crash_of_whoever_asks() -> None:
+def test_a_decision_that_cannot_be_sent_is_no_crash_of_the_caller() -> None:
     async def scene() -> bytes:
         child = ChildComputer()
         try:

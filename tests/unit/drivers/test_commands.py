@@ -1,4 +1,4 @@
-"""Programs that drivers run: how they end, and what whoever ran them gets."""
+"""Programs that drivers run: how they end, and what the caller gets."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from outlive.base.errors import Unavailable
-from outlive.cli.decide import decision_table
-from outlive.drivers import commands
-from outlive.drivers.commands import FAILED, TIMED_OUT, Ended, run
+from outlive.base import Unavailable
+from outlive.cli import decision_table
+from outlive.drivers import FAILED, TIMED_OUT, ProgramExit, run
 
 
 def decide(**given: Any) -> dict[str, Any]:
@@ -19,7 +18,7 @@ def decide(**given: Any) -> dict[str, Any]:
     return answer
 
 
-def sh(script: str, limit_s: float = 10.0) -> Ended:
+def sh(script: str, limit_s: float = 10.0) -> ProgramExit:
     return asyncio.run(run(["/bin/sh", "-c", script], limit_s=limit_s))
 
 
@@ -44,7 +43,7 @@ def test_what_does_not_say_how_it_ended_is_an_error(given: dict[str, Any]) -> No
 
 
 def test_a_program_that_ends_has_its_code_and_what_it_printed() -> None:
-    assert sh("echo out; echo err >&2; exit 4") == Ended(4, "out\n", "err\n")
+    assert sh("echo out; echo err >&2; exit 4") == ProgramExit(4, "out\n", "err\n")
 
 
 @pytest.mark.slow
@@ -62,16 +61,3 @@ def test_a_program_that_takes_too_long_is_killed_with_its_children() -> None:
 def test_what_cannot_be_started_is_one_error_that_callers_know(argv: list[str]) -> None:
     with pytest.raises(Unavailable, match=r"started|installed"):
         asyncio.run(run(argv, limit_s=5))
-
-
-def test_the_decision_is_what_the_runner_uses(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    real = commands.COMMAND_RESULT
-
-    def recorded(given: commands.CommandInput) -> commands.CommandResult:
-        seen.append((given.event, given.code))
-        return real.function(given)
-
-    monkeypatch.setattr(commands, "COMMAND_RESULT", commands.Decision("command.result", recorded, None, None, ""))
-    assert sh("exit 2").code == 2
-    assert seen == [("exit", 2)]

@@ -12,12 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.errors import BadInput, Usage
-from outlive.drivers.csv_inventory import HOST_FIELDS, VM_FIELDS, parse_column_map, read_hosts, read_vms
-from outlive.inventory.check import Existing, ImportOptions, check_inventory
-from outlive.inventory.records import HostRecord, Inventory
-from outlive.inventory.selection import parse_where
-from outlive.resources.documents import BadInputs
+from outlive.base import BadInput, Usage
+from outlive.drivers import HOST_FIELDS, VM_FIELDS, parse_column_map, read_hosts, read_vms
+from outlive.inventory import Existing, HostRecord, ImportOptions, Inventory, check_inventory, parse_where
+from outlive.resources import BadInputs
 
 GIB = 2**30
 ROWS = [

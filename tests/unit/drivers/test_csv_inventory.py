@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from outlive.base.errors import BadInput, LimitExceeded, NotFound, Usage
-from outlive.drivers.csv_inventory import HOST_FIELDS, VM_FIELDS, parse_column_map, read_hosts, read_vms
-from outlive.drivers.files import open_input
-from outlive.inventory.records import Inventory
-from outlive.inventory.selection import parse_where
+from outlive.base import BadInput, LimitExceeded, NotFound, Usage
+from outlive.drivers import HOST_FIELDS, VM_FIELDS, open_input, parse_column_map, read_hosts, read_vms
+from outlive.inventory import Inventory, parse_where
 
 GIB = 2**30
 
@@ -39,7 +37,7 @@ def problems(inventory: Inventory) -> list[str]:
 def test_columns_are_found_by_the_fields_own_names(tmp_path: Path) -> None:
     found = hosts(tmp_path, "name,cpu,memory,zone,domain-rack,colour\na1,8,32Gi,z1,r7,red\n").hosts[0]
     assert (found.name, found.zone, found.domains) == ("a1", "z1", {"rack": "r7"})
-    assert found.capacity.wire() == {"cpu": "8", "memory": "32Gi"}
+    assert found.capacity.to_wire() == {"cpu": "8", "memory": "32Gi"}
 
 
 def test_a_map_names_columns_and_units(tmp_path: Path) -> None:

@@ -8,14 +8,10 @@ from typing import Any, cast
 import pytest
 from tests.support.loops import run
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import Unavailable
-from outlive.drivers.libvirt import disk_io
-from outlive.drivers.libvirt.disk_io import DiskWatch
-from outlive.drivers.libvirt.processes import GuestProcess
+from outlive.base import Unavailable, deadline
+from outlive.drivers.libvirt import DiskWatch, GuestProcess, disk_io
+from outlive.node import ANSWER_S, STUCK_S, WATCH_S, StuckRequests
 from outlive.node.ports import DiskIo
-from outlive.node.storage_loss import StuckRequests
-from outlive.node.storage_watch import ANSWER_S, STUCK_S, WATCH_S
 
 GUESTS = 400
 
@@ -23,7 +19,7 @@ GUESTS = 400
 class Runs:
     """Where QEMUs listen."""
 
-    def socket(self, vm: str, run_id: str, name: str) -> str:
+    def socket_path(self, vm: str, run_id: str, name: str) -> str:
         return vm
 
 
@@ -64,7 +60,7 @@ async def looks(count: int) -> list[tuple[DiskIo, ...]]:
     watch, found = DiskWatch(cast("Any", Runs())), []
     for _ in range(count):
         with deadline(ANSWER_S):
-            found.append(await watch.look(ALL, 10.0))
+            found.append(await watch.read_disk_io(ALL, 10.0))
         await asyncio.sleep(WATCH_S)
     return found
 
@@ -79,7 +75,7 @@ def test_guests_are_found_stuck_however_many_qemus_hang(monkeypatch: pytest.Monk
     monkeypatch.setattr(Qemu, "hanging", frozenset(one.vm for one in ALL))
     stuck = StuckRequests(STUCK_S)
     seen = run(looks(8))
-    found = [stuck.look(one, number * (WATCH_S + disk_io.ROUND_S)) for number, one in enumerate(seen)]
+    found = [stuck.find_stuck(one, number * (WATCH_S + disk_io.ROUND_S)) for number, one in enumerate(seen)]
     assert len(found[-1]) == GUESTS
 
 
@@ -90,14 +86,11 @@ def test_qemus_that_hang_keep_none_from_being_asked_that_answers(monkeypatch: py
     assert sum(one.done is None and one.pending == 1 for one in last) == 350
 
 
-def test_qemu_that_answers_again_is_known_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story() -> tuple[DiskIo, ...]:
-        watch = DiskWatch(cast("Any", Runs()))
-        monkeypatch.setattr(Qemu, "hanging", frozenset({"vm-003"}))
-        (before,) = await watch.look(ALL[3:4], 10.0)
-        assert (before.done, before.pending) == (None, 1)
-        monkeypatch.setattr(Qemu, "hanging", frozenset())
-        return await watch.look(ALL[3:4], 10.0)
-
-    (after,) = run(story())
+async def test_qemu_that_answers_again_is_known_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = DiskWatch(cast("Any", Runs()))
+    monkeypatch.setattr(Qemu, "hanging", frozenset({"vm-003"}))
+    (before,) = await watch.read_disk_io(ALL[3:4], 10.0)
+    assert (before.done, before.pending) == (None, 1)
+    monkeypatch.setattr(Qemu, "hanging", frozenset())
+    (after,) = await watch.read_disk_io(ALL[3:4], 10.0)
     assert (after.done, after.pending) == (7, 0)

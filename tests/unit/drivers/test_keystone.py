@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 from tests.support.http_service import HttpService
-from tests.support.loops import run_real
 from tests.support.openstack import session
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import NotFound, Unavailable
-from outlive.drivers.openstack.keystone import KeystoneProjects, KeystoneTokens
+from outlive.base import NotFound, SystemClock, Unavailable
+from outlive.drivers.openstack import KeystoneProjects, KeystoneTokens
+
+pytestmark = pytest.mark.real_loop
 
 Links = Callable[[str], Mapping[str, Any]]
 
@@ -44,38 +44,29 @@ class Keystone(HttpService):
         "http://[/?marker=p1",
     ],
 )
-def test_the_next_page_is_asked_for_where_the_first_was_whatever_host_the_link_names(link: str) -> None:
-    async def ask() -> None:
-        keystone = Keystone(link)
-        async with keystone.serving() as url, session({"identity": f"{url}/v3"}) as opened:
-            found = await KeystoneProjects(opened).list_projects()
-        assert [one.id for one in found] == ["p1", "p2"]
-
-    run_real(ask())
+async def test_the_next_page_is_asked_for_where_the_first_was_whatever_host_the_link_names(link: str) -> None:
+    keystone = Keystone(link)
+    async with keystone.serving() as url, session({"identity": f"{url}/v3"}) as opened:
+        found = await KeystoneProjects(opened).list_projects()
+    assert [one.id for one in found] == ["p1", "p2"]
 
 
 @pytest.mark.parametrize("link", ["http://keystone.invalid/v3/projects", "?", "/v3/projects?limit=1"])
-def test_pages_without_an_end_are_no_list(link: str) -> None:
-    async def ask() -> None:
-        keystone = Keystone(link)
-        async with keystone.serving() as url, session({"identity": f"{url}/v3"}) as opened:
-            with pytest.raises(Unavailable, match="without an end"):
-                await KeystoneProjects(opened).list_projects()
-        assert len(keystone.requests) < 4
-
-    run_real(ask())
+async def test_pages_without_an_end_are_no_list(link: str) -> None:
+    keystone = Keystone(link)
+    async with keystone.serving() as url, session({"identity": f"{url}/v3"}) as opened:
+        with pytest.raises(Unavailable, match="without an end"):
+            await KeystoneProjects(opened).list_projects()
+    assert len(keystone.requests) < 4
 
 
-def test_only_keystone_itself_says_that_a_token_is_unknown() -> None:
+async def test_only_keystone_itself_says_that_a_token_is_unknown() -> None:
     async def proxy(_: web.Request) -> web.StreamResponse:
         return web.Response(status=404, text="<html>no such backend</html>", content_type="text/html")
 
-    async def ask() -> None:
-        keystone = Keystone("")
-        async with keystone.serving() as url, session({"identity": f"{url}/v3"}) as opened:
-            assert await KeystoneTokens(opened, SystemClock()).validate("unknown") is None
-            keystone.fault = proxy
-            with pytest.raises(NotFound, match="no such backend"):
-                await KeystoneTokens(opened, SystemClock()).validate("unknown")
-
-    run_real(ask())
+    keystone = Keystone("")
+    async with keystone.serving() as url, session({"identity": f"{url}/v3"}) as opened:
+        assert await KeystoneTokens(opened, SystemClock()).validate("unknown") is None
+        keystone.fault = proxy
+        with pytest.raises(NotFound, match="no such backend"):
+            await KeystoneTokens(opened, SystemClock()).validate("unknown")

@@ -13,17 +13,29 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from outlive.base.errors import InUse, OutliveError, Refused, Unavailable
-from outlive.base.processes import start_time
-from outlive.drivers.libvirt.migration import Pace, connected
-from outlive.drivers.libvirt.processes import GuestProcess, Processes, Scans, kill, mark, receives
-from outlive.drivers.libvirt.runs import POST_COPY, Run, Runs, Sending
-from outlive.drivers.libvirt.settings import LibvirtSettings
-from outlive.drivers.libvirt.xml import METADATA, QEMU, Start, domain_xml
+from outlive.base import InUse, OutliveError, Refused, Unavailable, start_time
+from outlive.drivers.libvirt import (
+    METADATA,
+    POST_COPY,
+    QEMU,
+    DomainRun,
+    GuestProcess,
+    LibvirtSettings,
+    Pace,
+    Processes,
+    Runs,
+    Scans,
+    Sending,
+    Start,
+    domain_xml,
+    format_mark,
+    has_connection,
+    kill,
+    receives,
+)
 from outlive.node.ports import DomainState
-from outlive.node.vm.context import GuestCounts
-from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
-from outlive.resources.definitions import completed, tree
+from outlive.node.vm import GuestCounts
+from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec, complete_vm, parse_xml
 
 SETTINGS = LibvirtSettings(
     uri="qemu:///system",
@@ -44,11 +56,11 @@ DEFINITION = """<domain type='qemu' id='3'><name>web</name><uuid>7b0a2c5e-0000-4
 
 def vm(definition: str = DEFINITION, **spec: object) -> VirtualMachine:
     made = VirtualMachineSpec(definition=definition, **spec)  # type: ignore[arg-type]
-    return completed(VirtualMachine(metadata=ObjectMeta(name="web-1"), spec=made))
+    return complete_vm(VirtualMachine(metadata=ObjectMeta(name="web-1"), spec=made))
 
 
 def made(one: VirtualMachine, *, incoming: bool = False, settings: LibvirtSettings = SETTINGS):
-    return tree(domain_xml(Start(one, "r1", 7, incoming, {"qmp": "/q", "watch": "/w"}), settings))
+    return parse_xml(domain_xml(Start(one, "r1", 7, incoming, {"qmp": "/q", "watch": "/w"}), settings))
 
 
 def test_the_driver_s_parts_of_a_definition() -> None:
@@ -66,7 +78,7 @@ def test_the_driver_s_parts_of_a_definition() -> None:
     assert (graphics.get("listen"), graphics.get("port"), list(graphics)) == ("127.0.0.1", None, [])
     assert domain.find(f"metadata/{{{METADATA}}}run").attrib == {"vm": "web-1", "runId": "r1", "epoch": "7"}
     words = [one.get("value") for one in domain.iter(f"{{{QEMU}}}arg")]
-    assert f"socket,id={mark('web-1', 'r1', 7)},path=/q,server=on,wait=off" in words
+    assert f"socket,id={format_mark('web-1', 'r1', 7)},path=/q,server=on,wait=off" in words
     assert "suppress-vmdesc=on" in words
     assert "-incoming" not in words
     assert "-incoming" in [one.get("value") for one in made(vm(), incoming=True).iter(f"{{{QEMU}}}arg")]
@@ -149,25 +161,25 @@ def test_screens_have_the_password_of_the_secret_or_one_that_nobody_knows() -> N
         given = {}
         for name in answers:
             one = replace(vm(console_secret="console-a"), metadata=ObjectMeta(name=name))
-            given[name] = await driver._password(one)
+            given[name] = await driver._read_screen_password(one)
         assert given.pop("good") == "s3cret-8"
         assert all(len(one) == 8 for one in given.values())
         assert not set(given.values()) & {"more-tha", "s3cret-8"}
         spice = replace(
             vm(DEFINITION.replace("'vnc'", "'spice'"), console_secret="console-a"), metadata=ObjectMeta(name="long")
         )
-        assert await driver._password(spice) == "more-than-eight"
-        assert await driver._password(vm()) == ""
+        assert await driver._read_screen_password(spice) == "more-than-eight"
+        assert await driver._read_screen_password(vm()) == ""
 
     asyncio.run(scenario())
     start = Start(vm(), "r1", 7, False, {"qmp": "/q"}, "s3cret-8")
-    graphics = tree(domain_xml(start, SETTINGS)).find("devices/graphics")
+    graphics = parse_xml(domain_xml(start, SETTINGS)).find("devices/graphics")
     assert graphics is not None
     assert graphics.get("passwd") == "s3cret-8"
 
 
-def run(run_id: str = "r1") -> Run:
-    return Run(vm="vm-1", run_id=run_id, epoch=7, creator=os.getpid(), creator_started=start_time(os.getpid()))
+def run(run_id: str = "r1") -> DomainRun:
+    return DomainRun(vm="vm-1", run_id=run_id, epoch=7, creator=os.getpid(), creator_started=start_time(os.getpid()))
 
 
 def test_a_vm_has_one_run_and_a_removed_gate_stays_closed(tmp_path: Path) -> None:
@@ -175,8 +187,8 @@ def test_a_vm_has_one_run_and_a_removed_gate_stays_closed(tmp_path: Path) -> Non
     runs.claim(run())
     with pytest.raises(InUse):
         runs.claim(run("r2"))
-    assert runs.all() == [run()]
-    socket = Path(runs.socket("vm-1", "r1", "qmp"))
+    assert runs.list_runs() == [run()]
+    socket = Path(runs.socket_path("vm-1", "r1", "qmp"))
     socket.touch()
     assert not runs.close_gate(run()), "its QEMU has bound its socket"
     socket.unlink()
@@ -185,7 +197,7 @@ def test_a_vm_has_one_run_and_a_removed_gate_stays_closed(tmp_path: Path) -> Non
     runs.remove(run())
     runs.claim(run("r2"))
     runs.remove(run("r1"))
-    assert runs.of("vm-1") == run("r2"), "another run has come since"
+    assert runs.find_run("vm-1") == run("r2"), "another run has come since"
     for wrong in ("", "../x", "a_b", "x" * 60):
         with pytest.raises(Refused):
             Runs(str(tmp_path / "other"), "").claim(run(wrong))
@@ -194,23 +206,26 @@ def test_a_vm_has_one_run_and_a_removed_gate_stays_closed(tmp_path: Path) -> Non
 def test_what_becomes_of_a_run_is_decided_once(tmp_path: Path) -> None:
     runs = Runs(str(tmp_path), "")
     runs.claim(run())
-    assert runs.fate(run()) == ""
+    assert runs.read_fate(run()) == ""
     assert runs.decide(run(), "declined") == "declined"
     assert runs.decide(run(), "resumed") == "declined"
-    assert runs.fate(run()) == "declined"
+    assert runs.read_fate(run()) == "declined"
     runs.remove(run())
     assert runs.decide(run(), "resumed") == "removed"
 
 
 def test_guests_are_known_by_their_marks(tmp_path: Path) -> None:
-    for pid, line in (("7", f"qemu\0-chardev\0socket,id={mark('web-1', 'r1', 7)},path=/q"), ("8", "qemu\0-name\0x")):
+    for pid, line in (
+        ("7", f"qemu\0-chardev\0socket,id={format_mark('web-1', 'r1', 7)},path=/q"),
+        ("8", "qemu\0-name\0x"),
+    ):
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "cmdline").write_text(line)
         (tmp_path / pid / "stat").write_text(f"{pid} (qemu) S " + " ".join(str(word) for word in range(4, 30)))
         (tmp_path / pid / "cgroup").write_text("9:x:/\n0::/machine.slice/a\n")
-    (found,) = Processes("/sys/fs/cgroup/machine.slice", str(tmp_path)).look()
+    (found,) = Processes("/sys/fs/cgroup/machine.slice", str(tmp_path)).scan()
     assert (found.pid, found.vm, found.run_id, found.epoch, found.guarded) == (7, "web-1", "r1", 7, True)
-    assert not Processes("/sys/fs/cgroup/machine", str(tmp_path)).look()[0].guarded
+    assert not Processes("/sys/fs/cgroup/machine", str(tmp_path)).scan()[0].guarded
 
 
 FIRST_THREAD_ENDS = """import ctypes, threading
@@ -227,19 +242,19 @@ def test_guests_that_outlive_did_not_make_are_known_by_their_name_and_uuid(tmp_p
     uuid = "7b0a2c5e-0000-4000-8000-00000000d0d0"
     lines = {
         "7": f"kvm\0-name\0guest=old,,web,debug-threads=on\0-S\0-uuid\0{uuid}",
-        "8": f"qemu\0-name\0guest=x\0-uuid\0{uuid}\0-chardev\0socket,id={mark('x', 'r1', 7)},path=/q",
+        "8": f"qemu\0-name\0guest=x\0-uuid\0{uuid}\0-chardev\0socket,id={format_mark('x', 'r1', 7)},path=/q",
         "9": "qemu\0-name\0guest=y\0-uuid\0none",
     }
     for pid, line in lines.items():
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "cmdline").write_text(line)
         (tmp_path / pid / "stat").write_text(f"{pid} (qemu) S " + " ".join(str(word) for word in range(4, 30)))
-    found = sorted(Processes("/sys/fs/cgroup/machine.slice", str(tmp_path)).look())
+    found = sorted(Processes("/sys/fs/cgroup/machine.slice", str(tmp_path)).scan())
     assert [(one.pid, one.vm, one.run_id, one.uuid) for one in found] == [(7, "old,web", "", uuid), (8, "x", "r1", "")]
 
 
 def test_a_guest_whose_first_thread_has_ended_is_there_while_another_one_lives() -> None:
-    words = ("-chardev", f"socket,id={mark('web-1', 'zombie', 7)},path=/q")
+    words = ("-chardev", f"socket,id={format_mark('web-1', 'zombie', 7)},path=/q")
     with subprocess.Popen(
         [sys.executable, "-c", FIRST_THREAD_ENDS, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as made:
@@ -247,7 +262,7 @@ def test_a_guest_whose_first_thread_has_ended_is_there_while_another_one_lives()
             assert made.stdout is not None
             assert made.stdout.readline() == b"ended\n"
             assert not Path(f"/proc/{made.pid}/cmdline").read_bytes()
-            (found,) = [one for one in Processes("/sys/fs/cgroup/none").look() if one.pid == made.pid]
+            (found,) = [one for one in Processes("/sys/fs/cgroup/none").scan() if one.pid == made.pid]
             assert (found.vm, found.run_id, found.epoch) == ("web-1", "zombie", 7)
             assert asyncio.run(kill(found, 10))
         finally:
@@ -271,28 +286,31 @@ def test_a_guest_without_a_command_line_is_there_until_the_kernel_and_its_cgroup
     group = slice_path / "machine-qemu\\x2d1\\x2dweb.scope"
     group.mkdir(parents=True)
     (group / "cgroup.events").write_text("populated 1\nfrozen 0\n")
-    line = f"qemu\0-chardev\0socket,id={mark('vm-1', 'r1', 7)},path=/q\0"
+    line = f"qemu\0-chardev\0socket,id={format_mark('vm-1', 'r1', 7)},path=/q\0"
     process(proc, line, group=f"{group}/libvirt/emulator")
     there = Processes(str(slice_path), str(proc))
-    (found,) = there.look()
+    (found,) = there.scan()
     assert found.group == str(group)
     runs = Runs(str(tmp_path / "runs"), "")
     runs.claim(run())
     runs.note(run(), found)
     process(proc, "", state="Z", threads=2, group=f"{group}/libvirt/emulator")
-    again = Processes(str(slice_path), str(proc), known=runs.processes())
-    assert there.look() == again.look() == [found]
+    again = Processes(str(slice_path), str(proc), known=runs.list_processes())
+    assert there.scan() == again.scan() == [found]
     process(proc, "", state="Z", threads=1)
-    assert there.look() == again.look() == [found], "somebody is left in its cgroup"
+    assert there.scan() == again.scan() == [found], "somebody is left in its cgroup"
     (group / "cgroup.events").write_text("populated 0\nfrozen 0\n")
-    assert there.look() == again.look() == []
+    assert there.scan() == again.scan() == []
 
 
 def test_no_serial_number_or_path_of_a_definition_passes_as_the_mark(tmp_path: Path) -> None:
-    mine, other = f"socket,id={mark('vm-1', 'r1', 7)},path=/q", f"socket,id={mark('vm-2', 'r9', 9)},path=/q"
+    mine, other = (
+        f"socket,id={format_mark('vm-1', 'r1', 7)},path=/q",
+        f"socket,id={format_mark('vm-2', 'r9', 9)},path=/q",
+    )
     before = f"qemu\0-smbios\0type=1,serial=id=outlive_vm-2_r9_9\0-drive\0file=/{other}\0-chardev\0{other}\0"
     process(tmp_path, f"{before}-chardev\0{mine}\0-machine\0-chardev\0-device\0{other}\0")
-    (found,) = Processes("/none", str(tmp_path)).look()
+    (found,) = Processes("/none", str(tmp_path)).scan()
     assert (found.vm, found.run_id, found.epoch) == ("vm-1", "r1", 7)
 
 
@@ -308,13 +326,13 @@ def test_a_process_that_does_not_answer_keeps_nobody_waiting_and_each_look_begin
         scans = Scans(Processes("/none", str(tmp_path)), 0.5)
         for _ in range(2):
             with pytest.raises(Unavailable, match="could not be read"):
-                await scans.look()
-        line = f"qemu\0-chardev\0socket,id={mark('vm-1', 'r1', 7)},path=/q\0"
+                await scans.scan()
+        line = f"qemu\0-chardev\0socket,id={format_mark('vm-1', 'r1', 7)},path=/q\0"
         with (tmp_path / "7" / "cmdline").open("w") as fifo:
             (tmp_path / "7" / "cmdline").unlink()
             process(tmp_path, line)
             fifo.write("qemu")
-        first, second = await asyncio.gather(scans.look(), scans.look())
+        first, second = await asyncio.gather(scans.scan(), scans.scan())
         assert [one.vm for one in first] == ["vm-1"]
         assert first == second
 
@@ -323,7 +341,7 @@ def test_a_process_that_does_not_answer_keeps_nobody_waiting_and_each_look_begin
 
 def test_a_process_that_appears_during_a_listing_is_listed(tmp_path: Path) -> None:
     pytest.importorskip("libvirt")
-    from outlive.drivers.libvirt.hypervisor import LibvirtHypervisor
+    from outlive.drivers.libvirt import LibvirtHypervisor
 
     proc = tmp_path / "proc"
     proc.mkdir()
@@ -331,9 +349,9 @@ def test_a_process_that_appears_during_a_listing_is_listed(tmp_path: Path) -> No
     class Appears(Processes):
         """The create ends just after the first look."""
 
-        def look(self) -> list[GuestProcess]:
-            found = super().look()
-            process(proc, f"qemu\0-chardev\0socket,id={mark('vm-1', 'r1', 7)},path=/q\0")
+        def scan(self) -> list[GuestProcess]:
+            found = super().scan()
+            process(proc, f"qemu\0-chardev\0socket,id={format_mark('vm-1', 'r1', 7)},path=/q\0")
             runs.mark_created(run())
             return found
 
@@ -344,7 +362,7 @@ def test_a_process_that_appears_during_a_listing_is_listed(tmp_path: Path) -> No
         hypervisor = LibvirtHypervisor(replace(SETTINGS, folder=str(tmp_path / "runs")))
         hypervisor._scans = Scans(Appears("/none", str(proc)), 10)
         hypervisor.service.ask = nothing_known  # type: ignore[assignment]
-        (found,) = await hypervisor.domains()
+        (found,) = await hypervisor.list_domains()
         assert (found.vm, found.run_id, found.state) == ("vm-1", "r1", DomainState.RUNNING)
 
     runs = Runs(str(tmp_path / "runs"), "")
@@ -354,14 +372,14 @@ def test_a_process_that_appears_during_a_listing_is_listed(tmp_path: Path) -> No
 
 def test_runs_that_ended_while_they_waited_cost_one_look_at_processes_together(tmp_path: Path) -> None:
     pytest.importorskip("libvirt")
-    from outlive.drivers.libvirt.hypervisor import LibvirtHypervisor
+    from outlive.drivers.libvirt import LibvirtHypervisor
 
     looks: list[int] = []
 
     class Counted(Processes):
-        def look(self) -> list[GuestProcess]:
+        def scan(self) -> list[GuestProcess]:
             looks.append(1)
-            return super().look()
+            return super().scan()
 
     async def nothing_known(question: object) -> dict[str, tuple[int, int]]:
         return {}
@@ -370,7 +388,7 @@ def test_runs_that_ended_while_they_waited_cost_one_look_at_processes_together(t
         hypervisor = LibvirtHypervisor(replace(SETTINGS, folder=str(tmp_path / "runs")))
         hypervisor._scans = Scans(Counted("/none", str(tmp_path)), 10)
         hypervisor.service.ask = nothing_known  # type: ignore[assignment]
-        assert await hypervisor.domains() == ()
+        assert await hypervisor.list_domains() == ()
 
     runs = Runs(str(tmp_path / "runs"), "")
     for number in range(20):
@@ -379,8 +397,8 @@ def test_runs_that_ended_while_they_waited_cost_one_look_at_processes_together(t
         runs.mark_created(one)
     asyncio.run(scenario())
     assert len(looks) == 2
-    assert runs.of("vm-0") is None, "it ran here and is over"
-    assert runs.of("vm-1") is not None, "it can be declined"
+    assert runs.find_run("vm-0") is None, "it ran here and is over"
+    assert runs.find_run("vm-1") is not None, "it can be declined"
 
 
 def test_a_process_receives_by_post_copy_for_as_long_as_it_is_told_which_memory_is_missing(tmp_path: Path) -> None:
@@ -394,16 +412,16 @@ def test_a_process_receives_by_post_copy_for_as_long_as_it_is_told_which_memory_
     assert receives(7, str(tmp_path))
 
 
-def test_how_far_a_guest_is_that_is_sent_is_known_to_whoever_comes_next(tmp_path: Path) -> None:
+def test_how_far_a_guest_is_that_is_sent_is_known_to_the_next_daemon(tmp_path: Path) -> None:
     runs = Runs(str(tmp_path), "")
     runs.claim(run())
-    assert runs.moving("vm-1") is None
+    assert runs.find_sending("vm-1") is None
     runs.mark_moving("vm-1", Sending(7, "99"))
-    assert runs.moving("vm-1") == Sending(7, "99", "")
+    assert runs.find_sending("vm-1") == Sending(7, "99", "")
     runs.mark_moving("vm-1", Sending(7, "99", POST_COPY))
-    assert runs.moving("vm-1") == Sending(7, "99", POST_COPY)
+    assert runs.find_sending("vm-1") == Sending(7, "99", POST_COPY)
     runs.unmark_moving("vm-1")
-    assert runs.moving("vm-1") is None
+    assert runs.find_sending("vm-1") is None
     runs.remove(run())
     with pytest.raises(Unavailable):
         runs.mark_moving("vm-1", Sending(7, "99"))
@@ -413,7 +431,7 @@ def passes(*given: tuple[float, int, float], status: str = "active", pace: Pace 
     """What a transfer's pace says at each of: second, pass, and what is left."""
     pace = pace or Pace(0.0)
     return [
-        pace.stands_s({"status": status, "ram": {"dirty-sync-count": number, "remaining": left}}, now_s)
+        pace.stalled_s({"status": status, "ram": {"dirty-sync-count": number, "remaining": left}}, now_s)
         for now_s, number, left in given
     ]
 
@@ -427,16 +445,16 @@ def test_a_transfer_gets_nearer_to_its_end_in_each_pass_that_begins_with_less_th
     assert passes((110, 5, 3), (120, 5, 800), pace=pace) == [11, 21]
     split = {"status": "postcopy-active", "pace": pace}
     assert passes((130, 6, 800), (140, 6, 700), (150, 6, 700), **split) == [0, 0, 10]
-    assert pace.stands_s({}, 160) == 20, "a QEMU that says nothing"
-    assert pace.stands_s({}, 1000) == 35, "nobody looked"
+    assert pace.stalled_s({}, 160) == 20, "a QEMU that says nothing"
+    assert pace.stalled_s({}, 1000) == 35, "nobody looked"
 
 
 def test_what_libvirt_cannot_say_is_an_error_that_callers_know() -> None:
     libvirt = pytest.importorskip("libvirt")
-    from outlive.drivers.libvirt.service import Service
+    from outlive.drivers.libvirt import LibvirtService
 
     async def scenario() -> None:
-        service = Service("test:///default", threads=2, limit_s=10.0)
+        service = LibvirtService("test:///default", threads=2, limit_s=10.0)
         service._connection = libvirt.open(service.uri)
         assert await service.ask(lambda connection: connection.lookupByName("test").name()) == "test"
         with pytest.raises(Unavailable, match="libvirt at test:///default: Domain not found"):
@@ -447,19 +465,19 @@ def test_what_libvirt_cannot_say_is_an_error_that_callers_know() -> None:
 
 def test_statistics_are_read_from_what_libvirt_counts() -> None:
     pytest.importorskip("libvirt")
-    from outlive.drivers.libvirt.statistics import counted
+    from outlive.drivers.libvirt import parse_counts
 
     counts = {"cpu.time": 2_500_000_000, "balloon.rss": 1024, "block.count": 2, "net.count": 1}
     disks = {"block.0.wr.bytes": 512, "block.1.wr.bytes": 8, "block.0.rd.bytes": 1, "block.7.wr.bytes": 99}
-    found = counted("vm-1", counts | disks | {"net.0.rx.bytes": 5, "net.0.tx.bytes": -1})
+    found = parse_counts("vm-1", counts | disks | {"net.0.rx.bytes": 5, "net.0.tx.bytes": -1})
     assert (found.cpu_s, found.resident_bytes, found.written_bytes, found.read_bytes) == (2.5, 2**20, 520, 1)
     assert (found.received_bytes, found.sent_bytes) == (5, 0)
-    assert counted("vm-2", {}) == GuestCounts(vm="vm-2")
+    assert parse_counts("vm-2", {}) == GuestCounts(vm="vm-2")
 
 
 def test_the_service_that_starts_guests_is_a_problem_where_systemd_starts_it_at_boots(tmp_path: Path) -> None:
     pytest.importorskip("libvirt")
-    from outlive.drivers.libvirt.hypervisor import GUESTS_SERVICE, starts_guests
+    from outlive.drivers.libvirt import GUESTS_SERVICE, starts_guests
 
     units = tmp_path / "etc/systemd/system"
     (units / "multi-user.target.wants").mkdir(parents=True)
@@ -478,11 +496,11 @@ def test_connection_that_the_other_side_has_ended_is_seen(family: socket.Address
         listening.listen()
         port = listening.getsockname()[1]
         listens = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        assert not connected(listens)
+        assert not has_connection(listens)
         sending.connect((address, port))
         receiving, _ = listening.accept()
         with receiving:
-            assert connected(listens)
-        assert not connected(listens)
+            assert has_connection(listens)
+        assert not has_connection(listens)
         sending.send(b"what is sent last fits into buffers")
-    assert connected("kvm-1.example:49152"), "a name: nobody knows"
+    assert has_connection("kvm-1.example:49152"), "a name: nobody knows"

@@ -11,17 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.support.loops import run_real
 
-from outlive.base.errors import Refused
-from outlive.drivers.libvirt.devices import Devices
-from outlive.drivers.libvirt.places import check_paths
-from outlive.drivers.libvirt.service import Service
-from outlive.drivers.libvirt.settings import LibvirtSettings
-from outlive.drivers.libvirt.xml import METADATA, Start, domain_xml
+from outlive.base import Refused
+from outlive.drivers.libvirt import METADATA, Devices, LibvirtService, LibvirtSettings, Start, check_paths, domain_xml
 from outlive.drivers.storage import StorageSettings
-from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
-from outlive.resources.definitions import completed, tree
+from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec, complete_vm, parse_xml
+
+pytestmark = pytest.mark.real_loop
 
 UUID = "7b0a2c5e-0000-4000-8000-00000000d0d0"
 DOMAINS = Path(__file__).parents[1] / "resources/domains"
@@ -49,8 +45,8 @@ def definition(devices: str, os: str = "") -> str:
 
 def made(text: str, settings: LibvirtSettings, **spec: object) -> str:
     vm = VirtualMachine(metadata=ObjectMeta(name="web-1"), spec=VirtualMachineSpec(definition=text, **spec))  # type: ignore[arg-type]
-    monitors = StorageSettings(ceph_monitors=MONITORS).monitors()
-    return domain_xml(Start(completed(vm), "r1", 7, False, {"qmp": "/q"}), settings, monitors)
+    monitors = StorageSettings(ceph_monitors=MONITORS).monitor_names()
+    return domain_xml(Start(complete_vm(vm), "r1", 7, False, {"qmp": "/q"}), settings, monitors)
 
 
 @pytest.mark.parametrize("path", sorted(DOMAINS.glob("*.xml")), ids=lambda path: path.stem)
@@ -180,36 +176,30 @@ def test_an_image_names_no_file_that_its_guest_may_not_have(tmp_path: Path) -> N
         check_paths("web-1", made(definition("", f"{pflash}<nvram>{allowed}/{there}</nvram>"), settings), settings)
 
 
-class OfTheTestDriver(Service):
+class OfTheTestDriver(LibvirtService):
     """libvirt's own simulated host, which has no versions and no keep-alive."""
 
     def _open(self) -> libvirt.virConnect:
         return libvirt.open(self.uri)
 
 
-def test_a_disk_that_a_running_guest_is_given_is_looked_into_as_at_a_start(tmp_path: Path) -> None:
+async def test_a_disk_that_a_running_guest_is_given_is_looked_into_as_at_a_start(tmp_path: Path) -> None:
     allowed, secret = tmp_path / "images", tmp_path / "secret.raw"
     allowed.mkdir()
     secret.write_bytes(bytes(65536))
     words = ["create", "-q", "-u", "-f", "qcow2", "-b", str(secret), "-F", "raw", f"{allowed}/leak.qcow2", "1M"]
-    subprocess.run(["qemu-img", *words], check=True)
+    subprocess.run(["qemu-img", *words], check=True)  # noqa: ASYNC221
     (allowed / "link.raw").symlink_to(secret)
     settings = LibvirtSettings(disk_paths=(str(allowed),))
     metadata = f"<metadata><o:run xmlns:o='{METADATA}' runId='r1'/></metadata>"
     runs = f"<domain type='test'><name>web-1</name>{metadata}<memory>1024</memory><os><type>hvm</type></os></domain>"
-
-    async def story() -> None:
-        service = OfTheTestDriver("test:///default", threads=2, limit_s=10.0)
-        await service.call(lambda connection: connection.createXML(runs))
-        for kind, name in (("qcow2", "leak.qcow2"), ("raw", "link.raw")):
-            disk = (
-                f"<disk type='file'><driver type='{kind}'/><source file='{allowed}/{name}'/><target dev='vdb'/></disk>"
-            )
-            vm = VirtualMachine(metadata=ObjectMeta(name="web-1"), spec=VirtualMachineSpec(definition=definition(disk)))
-            with pytest.raises(Refused, match=str(secret)):
-                await Devices(service, settings).attach(completed(vm), "vdb", "r1")
-
-    run_real(story())
+    service = OfTheTestDriver("test:///default", threads=2, limit_s=10.0)
+    await service.call(lambda connection: connection.createXML(runs))
+    for kind, name in (("qcow2", "leak.qcow2"), ("raw", "link.raw")):
+        disk = f"<disk type='file'><driver type='{kind}'/><source file='{allowed}/{name}'/><target dev='vdb'/></disk>"
+        vm = VirtualMachine(metadata=ObjectMeta(name="web-1"), spec=VirtualMachineSpec(definition=definition(disk)))
+        with pytest.raises(Refused, match=str(secret)):
+            await Devices(service, settings).attach(complete_vm(vm), "vdb", "r1")
 
 
 DISKS = {
@@ -257,9 +247,9 @@ def test_what_a_guest_can_write_is_what_its_vm_lists(kinds: list[str], variables
     devices = "".join(kind.replace("{n}", str(number)) for number, kind in enumerate(kinds))
     ids = [DISKS[kind].replace("{n}", str(number)) for number, kind in enumerate(kinds)]
     text = definition(devices, f"<nvram>{variables}</nvram>" if variables else "")
-    vm = completed(VirtualMachine(metadata=ObjectMeta(name="web-1"), spec=VirtualMachineSpec(definition=text)))
+    vm = complete_vm(VirtualMachine(metadata=ObjectMeta(name="web-1"), spec=VirtualMachineSpec(definition=text)))
     assert [disk for disk in vm.spec.disks if disk != "local:nvram"] == [one for one in ids if one]
     listed = {one.partition(":")[2] for one in vm.spec.disks if not one.startswith("local:")}
-    written = writable(tree(made(text, EVERYTHING)))
+    written = writable(parse_xml(made(text, EVERYTHING)))
     assert written - {"/srv/vars"} == listed
     assert ("local:nvram" in vm.spec.disks) >= ("/srv/vars" in written)

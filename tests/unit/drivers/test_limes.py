@@ -11,14 +11,14 @@ import pytest
 from tests.support import http_service
 from tests.support.http_service import Answerer
 from tests.support.limes import Limes, commitment
-from tests.support.loops import run, run_real
+from tests.support.loops import run
 from tests.support.openstack import session, settings
 
-from outlive.base.clock import LoopClock, SystemClock
-from outlive.base.errors import NotFound, OutliveError
-from outlive.base.random import Random
-from outlive.commitments.ports import Project
-from outlive.drivers.openstack.limes import LimesClient
+from outlive.base import LoopClock, NotFound, OutliveError, Random, SystemClock
+from outlive.commitments import Project
+from outlive.drivers.openstack import LimesClient
+
+pytestmark = pytest.mark.real_loop
 
 PROJECTS = [Project(id=f"p{number}", domain_id="d1") for number in range(5)]
 
@@ -30,16 +30,13 @@ async def client(limes: Limes, **given: Any) -> AsyncIterator[LimesClient]:
         yield LimesClient(opened, settings(**given), clock=SystemClock(), random=Random(1))
 
 
-def test_every_project_is_asked_and_its_commitments_know_whose_they_are() -> None:
-    async def ask() -> None:
-        async with client(Limes()) as limes:
-            found = await limes.list_commitments(PROJECTS)
-            assert [(one.uuid, one.project, one.domain) for one in found] == [
-                (f"uuid-{one.id}", one.id, one.domain_id) for one in PROJECTS
-            ]
-            assert await limes.list_commitments([]) == ()
-
-    run_real(ask())
+async def test_every_project_is_asked_and_its_commitments_know_whose_they_are() -> None:
+    async with client(Limes()) as limes:
+        found = await limes.list_commitments(PROJECTS)
+        assert [(one.uuid, one.project, one.domain) for one in found] == [
+            (f"uuid-{one.id}", one.id, one.domain_id) for one in PROJECTS
+        ]
+        assert await limes.list_commitments([]) == ()
 
 
 FAULTS: dict[str, Answerer] = {
@@ -61,63 +58,51 @@ FAULTS: dict[str, Answerer] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_one_project_that_cannot_be_read_fails_the_whole_list(fault: Answerer) -> None:
-    async def ask() -> None:
-        limes = Limes()
+async def test_one_project_that_cannot_be_read_fails_the_whole_list(fault: Answerer) -> None:
+    limes = Limes()
 
-        async def answer(request: Any) -> Any:
-            return await (fault if "/p3/" in request.path else limes.answer)(request)
+    async def answer(request: Any) -> Any:
+        return await (fault if "/p3/" in request.path else limes.answer)(request)
 
-        limes.fault = answer
-        async with client(limes, request_limit=0.5) as asked:
-            with pytest.raises(OutliveError) as error:
-                await asked.list_commitments(PROJECTS)
-        assert "/projects/p3/" in str(error.value)
-
-    run_real(ask())
+    limes.fault = answer
+    async with client(limes, request_limit=0.5) as asked:
+        with pytest.raises(OutliveError) as error:
+            await asked.list_commitments(PROJECTS)
+    assert "/projects/p3/" in str(error.value)
 
 
-def test_the_first_that_fails_ends_the_requests_of_the_others() -> None:
-    async def ask() -> None:
-        limes = Limes()
+async def test_the_first_that_fails_ends_the_requests_of_the_others() -> None:
+    limes = Limes()
 
-        async def answer(request: Any) -> Any:
-            return await (http_service.status(500) if "/p4/" in request.path else http_service.never)(request)
+    async def answer(request: Any) -> Any:
+        return await (http_service.status(500) if "/p4/" in request.path else http_service.never)(request)
 
-        limes.fault = answer
-        async with client(limes, request_limit=50.0) as asked:
-            with pytest.raises(OutliveError):
-                await asked.list_commitments(PROJECTS)
-
-    run_real(ask())
+    limes.fault = answer
+    async with client(limes, request_limit=50.0) as asked:
+        with pytest.raises(OutliveError):
+            await asked.list_commitments(PROJECTS)
 
 
-def test_limes_is_asked_by_a_few_at_a_time() -> None:
-    async def ask() -> None:
-        limes = Limes()
-        async with client(limes, project_requests=3) as asked:
-            await asked.list_commitments(PROJECTS * 10)
-        assert len(limes.requests) == 50
-        assert 1 <= limes.most_running <= 3
-
-    run_real(ask())
+async def test_limes_is_asked_by_a_few_at_a_time() -> None:
+    limes = Limes()
+    async with client(limes, project_requests=3) as asked:
+        await asked.list_commitments(PROJECTS * 10)
+    assert len(limes.requests) == 50
+    assert 1 <= limes.most_running <= 3
 
 
-def test_a_cloud_without_limes_is_told_so() -> None:
-    async def ask() -> None:
-        async with session({}) as opened:
-            limes = LimesClient(opened, settings(), clock=SystemClock(), random=Random(1))
-            with pytest.raises(NotFound, match="resources"):
-                await limes.list_commitments(PROJECTS)
-
-    run_real(ask())
+async def test_a_cloud_without_limes_is_told_so() -> None:
+    async with session({}) as opened:
+        limes = LimesClient(opened, settings(), clock=SystemClock(), random=Random(1))
+        with pytest.raises(NotFound, match="resources"):
+            await limes.list_commitments(PROJECTS)
 
 
 def test_requests_start_a_short_and_uneven_time_apart() -> None:
     clock, started = LoopClock(), []
 
     class Starts(LimesClient):
-        async def _of_project(self, base: str, project: Project) -> list[Any]:
+        async def _list_of_project(self, base: str, project: Project) -> list[Any]:
             started.append(clock.monotonic())
             return []
 

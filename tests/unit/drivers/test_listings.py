@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from outlive.base.errors import BadInput, NotFound
+from outlive.base import BadInput, NotFound
 from outlive.drivers.listings import read_ganeti, read_kubevirt, read_libvirt, read_proxmox, read_rvtools
-from outlive.inventory.records import Inventory
-from outlive.inventory.selection import Selection, parse_where
+from outlive.inventory import Inventory, Selection, parse_where
 
 ALL = Selection()
 GIB = 2**30

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outlive.drivers.machine import HostSettings, LinuxMachine
+from outlive.drivers import HostSection, LinuxMachine
 
 INSTALLATION = "0123456789abcdef0123456789abcdef"
 BOARD = "4C4C4544-0042-4A10-8051-B2C04F4E4332"
@@ -18,7 +18,7 @@ def _machine_id(path: Path, board: str | None) -> str:
     if board is not None:
         (path / "board").write_text(board + "\n")
     files = {"machine_id_file": str(path / "machine-id"), "board_id_file": str(path / "board")}
-    return LinuxMachine(HostSettings(state_dir=str(path), **files), "a").machine_id()
+    return LinuxMachine(HostSection(state_dir=str(path), **files), "a").machine_id()
 
 
 def test_machine_is_its_installation_on_its_board(tmp_path: Path) -> None:

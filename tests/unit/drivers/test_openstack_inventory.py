@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from outlive.base.errors import BadInput, NotFound
-from outlive.drivers.openstack_inventory import read_openstack
-from outlive.inventory.check import Existing, ImportOptions, check_inventory
-from outlive.inventory.selection import Selection, parse_where
-from outlive.resources.reasons.inventory import ImportNotice
+from outlive.base import BadInput, NotFound
+from outlive.drivers import read_openstack
+from outlive.inventory import Existing, ImportOptions, Selection, check_inventory, parse_where
+from outlive.resources.reasons import ImportNotice
 
 GIB = 2**30
 OLD_HYPERVISOR = {
@@ -77,10 +76,10 @@ def folder(path: Path, **files: Any) -> Path:
 
 def test_sizes_come_from_the_list_or_from_what_show_printed(tmp_path: Path) -> None:
     one, two = read_openstack(folder(tmp_path)).hosts
-    assert one.capacity.wire() == {"cpu": "64", "memory": "256Gi"}
+    assert one.capacity.to_wire() == {"cpu": "64", "memory": "256Gi"}
     assert one.used is not None
     assert one.used.memory_bytes == 8704 * 2**20
-    assert two.capacity.wire() == {"cpu": "32", "memory": "128Gi"}
+    assert two.capacity.to_wire() == {"cpu": "32", "memory": "128Gi"}
     assert two.cpu_arch == "x86_64"
 
 
@@ -128,7 +127,7 @@ def test_a_flavor_that_is_gone_is_read_from_the_server(tmp_path: Path) -> None:
     vm = inventory.vms[0]
     assert vm.flavor == "old.one"
     assert vm.resources is not None
-    assert vm.resources.wire() == {"cpu": "2", "memory": "4Gi"}
+    assert vm.resources.to_wire() == {"cpu": "2", "memory": "4Gi"}
     assert vm.extra_specs == {"a": "b"}
 
 
@@ -254,7 +253,7 @@ def test_the_sizes_of_a_deleted_flavor_count_although_the_list_names_it(tmp_path
     vm = read_openstack(folder(tmp_path, servers=[server], **{f"servers/{server['ID']}": shown})).vms[0]
     assert vm.flavor == "gone"
     assert vm.resources is not None
-    assert vm.resources.wire() == {"cpu": "2", "memory": "4Gi"}
+    assert vm.resources.to_wire() == {"cpu": "2", "memory": "4Gi"}
 
 
 def test_a_broken_show_file_costs_only_its_own_record(tmp_path: Path) -> None:

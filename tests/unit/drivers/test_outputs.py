@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from outlive.base.errors import BadInput, Unavailable
-from outlive.drivers.files import open_output, write_output
+from outlive.base import BadInput, Unavailable
+from outlive.drivers import open_output, write_output
 
 
 def test_what_was_there_stays_unless_everything_is_written(tmp_path: Path) -> None:

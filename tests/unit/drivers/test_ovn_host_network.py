@@ -6,19 +6,16 @@ from collections.abc import Collection, Sequence
 
 import pytest
 from msgspec.structs import replace
-from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.drivers.ovn import host_network
-from outlive.drivers.ovn.host_network import OvnNetwork
-from outlive.network.ports import Announcer
+from outlive.base import LoopClock, Random, SeededIds
+from outlive.drivers.ovn import OvnNetwork, host_network
+from outlive.network import Announcer
 from outlive.resources import (
     Announcement,
     ObjectMeta,
     PortMove,
     Resource,
+    Subnet,
     VirtualMachine,
     VirtualMachinePort,
     VirtualMachinePortSpec,
@@ -26,10 +23,11 @@ from outlive.resources import (
     VirtualMachineSpec,
     VirtualNetwork,
     VirtualNetworkSpec,
+    complete_vm,
+    interface_id,
+    parse,
 )
-from outlive.resources.definitions import completed, parse
-from outlive.resources.networks import Subnet, interface_id
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore
 
 HOST = "kvm-1"
 ID = "b3a4f0d0-0000-4000-8000-000000000002"
@@ -46,7 +44,7 @@ BLUE = VirtualNetwork(
 
 
 def vm(name: str = "cart", definition: str = DEFINITION) -> VirtualMachine:
-    return completed(VirtualMachine(metadata=ObjectMeta(name=name), spec=VirtualMachineSpec(definition=definition)))
+    return complete_vm(VirtualMachine(metadata=ObjectMeta(name=name), spec=VirtualMachineSpec(definition=definition)))
 
 
 def port(number: int, vm: str = "cart", **status: object) -> VirtualMachinePort:
@@ -63,7 +61,7 @@ class Switch:
     async def start(self) -> None:
         """At once."""
 
-    async def devices(self) -> dict[str, str]:
+    async def read_devices(self) -> dict[str, str]:
         return {interface_id(ID, "twin", HOST): "tap0"}
 
     async def wait_installed(self, interfaces: Collection[str], limit_s: float) -> tuple[str, ...]:
@@ -89,62 +87,45 @@ def network_of(clock: LoopClock, *objects: Resource, announcer: Announcer | None
     return OvnNetwork(store, Switch(), HOST, 10.0, clock=clock, announcer=announcer)
 
 
-def test_an_interface_without_an_id_is_plugged_as_it_is_defined() -> None:
-    async def scene() -> None:
-        plugged = await network_of(LoopClock(), BLUE, port(0), port(1)).plug(vm())
-        assert plugged.spec.ports == (MACS[0], interface_id(ID, "twin", HOST))
-        assert parse(plugged.spec.definition).port_ids == plugged.spec.ports, "else no host starts it"
-
-    run(scene())
+async def test_an_interface_without_an_id_is_plugged_as_it_is_defined() -> None:
+    plugged = await network_of(LoopClock(), BLUE, port(0), port(1)).plug(vm())
+    assert plugged.spec.ports == (MACS[0], interface_id(ID, "twin", HOST))
+    assert parse(plugged.spec.definition).port_ids == plugged.spec.ports, "else no host starts it"
 
 
-def test_a_move_does_not_wait_for_an_interface_without_an_id() -> None:
-    async def scene() -> None:
-        ready = port(1, migration=PortMove(id="m1", prepared=True))
-        network = network_of(LoopClock(), BLUE, port(0), ready)
-        assert await network.prepare(vm(), "m1") == ""
-
-    run(scene())
+async def test_a_move_does_not_wait_for_an_interface_without_an_id() -> None:
+    ready = port(1, migration=PortMove(id="m1", prepared=True))
+    network = network_of(LoopClock(), BLUE, port(0), ready)
+    assert await network.prepare(vm(), "m1") == ""
 
 
-def test_a_port_of_another_vm_neither_changes_an_interface_nor_stops_its_moves() -> None:
-    async def scene() -> None:
-        stray = port(1)
-        stray = replace(stray, spec=replace(stray.spec, vm="db"))
-        network = network_of(LoopClock(), BLUE, stray)
-        assert await network.plug(vm()) == vm()
-        assert await network.prepare(vm(), "m1") == ""
-
-    run(scene())
+async def test_a_port_of_another_vm_neither_changes_an_interface_nor_stops_its_moves() -> None:
+    stray = port(1)
+    stray = replace(stray, spec=replace(stray.spec, vm="db"))
+    network = network_of(LoopClock(), BLUE, stray)
+    assert await network.plug(vm()) == vm()
+    assert await network.prepare(vm(), "m1") == ""
 
 
-def test_a_target_plugs_an_interface_as_its_port_was_made_whatever_its_mode_is_to_be() -> None:
+async def test_a_target_plugs_an_interface_as_its_port_was_made_whatever_its_mode_is_to_be() -> None:
     green = replace(BLUE, metadata=ObjectMeta(name="green"), spec=replace(BLUE.spec, type="layer2"))
-
-    async def scene() -> None:
-        made = port(1, network="green", port_mode="shared")
-        made = replace(made, spec=replace(made.spec, port_mode="twin"))
-        assert (await network_of(LoopClock(), green, made).plug(vm())).spec.ports == (MACS[0], ID)
-
-    run(scene())
+    made = port(1, network="green", port_mode="shared")
+    made = replace(made, spec=replace(made.spec, port_mode="twin"))
+    assert (await network_of(LoopClock(), green, made).plug(vm())).spec.ports == (MACS[0], ID)
 
 
-def test_what_was_sent_last_is_remembered_of_a_limited_number_of_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_sent_last_is_remembered_of_a_limited_number_of_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_network, "SENT_LIMIT", 2)
-
-    async def scene() -> None:
-        clock, sent = LoopClock(), Sent()
-        names = ("a", "b", "c")
-        told = {
-            "migration": PortMove(id="m1", prepared=True),
-            "announcements": (Announcement(id="m1", hypervisor=HOST, interface="i", frames=("ffff",)),),
-        }
-        network = network_of(clock, BLUE, *(port(1, name, **told) for name in names), announcer=sent)
-        for name in names:
-            await network.plugged_ports(VirtualMachine(metadata=ObjectMeta(name=name), spec=vm().spec))
-            network.announce(name)
-            await clock.sleep(1)
-        assert sent.count == len(names)
-        assert len(network._sent) == 2
-
-    run(scene())
+    clock, sent = LoopClock(), Sent()
+    names = ("a", "b", "c")
+    told = {
+        "migration": PortMove(id="m1", prepared=True),
+        "announcements": (Announcement(id="m1", hypervisor=HOST, interface="i", frames=("ffff",)),),
+    }
+    network = network_of(clock, BLUE, *(port(1, name, **told) for name in names), announcer=sent)
+    for name in names:
+        await network.plugged_ports(VirtualMachine(metadata=ObjectMeta(name=name), spec=vm().spec))
+        network.announce(name)
+        await clock.sleep(1)
+    assert sent.count == len(names)
+    assert len(network._sent) == 2

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.support.loops import run_real
 
-from outlive.base.errors import Refused, Unavailable
-from outlive.drivers.ovn.trace import OvnTracer
+from outlive.base import Refused, Unavailable
+from outlive.drivers.ovn import OvnTracer
 
 
 def program(folder: Path, script: str) -> str:

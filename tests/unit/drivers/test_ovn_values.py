@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.drivers.ovn.connection import JsonConnection
-from outlive.drivers.ovn.values import ColumnType, apply_change, column_type, decode, encode, encode_keys, is_empty
+from outlive.drivers.ovn import (
+    ColumnType,
+    JsonConnection,
+    apply_change,
+    column_type,
+    decode,
+    encode,
+    encode_keys,
+    is_empty,
+)
 
 MAP = {"key": "string", "value": "string", "min": 0, "max": "unlimited"}
 TEXTS = st.sets(st.text(max_size=3), max_size=4)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from outlive.base.clock import LoopClock
-from outlive.drivers.child import OVERTIME, SPARE_S, time_for
-from outlive.runtime.virtual import run_virtual
+from outlive.base import LoopClock
+from outlive.drivers import OVERTIME, SPARE_S, start_timer
+from outlive.runtime import run_virtual
 
 GREEDY_S = 300.0
 """What the greedy plan of a fleet may take before its search begins."""
@@ -16,7 +16,7 @@ def asked(effort_s: float, *moments: float) -> list[bool]:
     """What a search is told at those moments after its begin, which comes after a long greedy plan."""
 
     async def main() -> list[bool]:
-        goes_on = time_for(effort_s, LoopClock())
+        goes_on = start_timer(effort_s, LoopClock())
         await asyncio.sleep(GREEDY_S)
         begun, reported = asyncio.get_running_loop().time(), [goes_on()]
         for moment in moments:

@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.loops import run_real
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import BadInput, Forbidden, NotFound, OutliveError, Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.drivers.libvirt.threads import DiskThread
-from outlive.drivers.secrets import KEYS_LIMIT, ClusterKey, KeyCopy, SealingKey, Secrets
+from outlive.base import BadInput, Forbidden, LoopClock, NotFound, OutliveError, Random, SeededIds, Unavailable
+from outlive.drivers import KEYS_LIMIT, ClusterKey, KeyCopy, SealingKey, Secrets
+from outlive.drivers.libvirt import DiskThread
 from outlive.resources import ObjectMeta, Secret, SecretSpec
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore
 
-KEY = ClusterKey.made()
+pytestmark = pytest.mark.real_loop
+
+KEY = ClusterKey.generate()
 
 
 def secret(sealed: str, name: str = "rack-3") -> Secret:
@@ -34,7 +33,7 @@ def test_what_is_sealed_is_opened_by_the_private_half_alone(value: bytes) -> Non
     assert KEY.unseal(secret(sealed)) == value
     assert len(value) < 8 or value not in sealed.encode()
     with pytest.raises(Unavailable, match="which this host does not have"):
-        ClusterKey.made().unseal(secret(sealed))
+        ClusterKey.generate().unseal(secret(sealed))
 
 
 def test_a_sealed_value_is_worth_nothing_under_another_name_or_changed() -> None:
@@ -83,15 +82,15 @@ def test_a_value_is_neither_empty_nor_too_long() -> None:
 
 def test_a_new_key_opens_what_was_sealed_for_the_older_ones() -> None:
     sealed = KEY.public.seal("rack-3", b"old", "outlive")
-    newer = ClusterKey.made(KEY)
+    newer = ClusterKey.generate(KEY)
     assert newer.unseal(secret(sealed)) == b"old"
     assert newer.public.id != KEY.public.id
     assert newer.ids == (newer.public.id, KEY.public.id)
     with pytest.raises(Unavailable):
-        newer.newest_alone().unseal(secret(sealed))
+        newer.without_older().unseal(secret(sealed))
     many = KEY
     for _ in range(2 * KEYS_LIMIT):
-        many = ClusterKey.made(many)
+        many = ClusterKey.generate(many)
     assert ClusterKey.parse(many.text, "there") == many
 
 
@@ -118,49 +117,41 @@ def test_neither_keys_nor_credentials_are_shown() -> None:
     assert str(KEY.keys[0]) not in repr(KEY)
 
 
-def test_credentials_are_read_when_they_are_used_and_what_is_wrong_is_one_line(tmp_path: Path) -> None:
+async def test_credentials_are_read_when_they_are_used_and_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "cluster-key"
-
-    async def used() -> None:
-        store = MemoryStore(LoopClock(), SeededIds(Random(1)))
-        source = Secrets(store, path)
-        lines = [await line(source, "rack-3")]
-        await store.create(secret(KEY.public.seal("rack-3", b"one", "outlive")))
-        lines.append(await line(source, "rack-3"))
-        KEY.write(path)
-        found = await source.credential("rack-3")
-        assert (found.username, found.password) == ("outlive", "one")
-        assert "one" not in repr(found)
-        await store.create(secret(KEY.public.seal("binary", b"\xff", "outlive"), "binary"))
-        lines.append(await line(source, "binary"))
-        assert "does not exist" in lines[0]
-        assert "is not there" in lines[1]
-        assert "holds no text" in lines[2]
-
-    run_real(used())
+    store = MemoryStore(LoopClock(), SeededIds(Random(1)))
+    source = Secrets(store, path)
+    lines = [await line(source, "rack-3")]
+    await store.create(secret(KEY.public.seal("rack-3", b"one", "outlive")))
+    lines.append(await line(source, "rack-3"))
+    KEY.write(path)
+    found = await source.read_credential("rack-3")
+    assert (found.username, found.password) == ("outlive", "one")
+    assert "one" not in repr(found)
+    await store.create(secret(KEY.public.seal("binary", b"\xff", "outlive"), "binary"))
+    lines.append(await line(source, "binary"))
+    assert "does not exist" in lines[0]
+    assert "is not there" in lines[1]
+    assert "holds no text" in lines[2]
 
 
-def test_a_credential_is_known_while_the_store_does_not_answer(tmp_path: Path) -> None:
+async def test_a_credential_is_known_while_the_store_does_not_answer(tmp_path: Path) -> None:
     KEY.write(tmp_path / "cluster-key")
-
-    async def used() -> None:
-        store = Silent(MemoryStore(LoopClock(), SeededIds(Random(1))))
-        source = Secrets(store, tmp_path / "cluster-key")
-        await store.create(secret(KEY.public.seal("rack-3", b"one", "outlive")))
-        assert (await source.credential("rack-3")).password == "one"
-        store.silent = True
-        assert (await source.credential("rack-3")).password == "one"
-        with pytest.raises(Unavailable):
-            await source.credential("rack-4")
-        store.silent = False
-        await store.delete((await store.get(Secret, "rack-3")).ref)
-        with pytest.raises(NotFound):
-            await source.credential("rack-3")
-        store.silent = True
-        with pytest.raises(Unavailable):
-            await source.credential("rack-3")
-
-    run_real(used())
+    store = Silent(MemoryStore(LoopClock(), SeededIds(Random(1))))
+    source = Secrets(store, tmp_path / "cluster-key")
+    await store.create(secret(KEY.public.seal("rack-3", b"one", "outlive")))
+    assert (await source.read_credential("rack-3")).password == "one"
+    store.silent = True
+    assert (await source.read_credential("rack-3")).password == "one"
+    with pytest.raises(Unavailable):
+        await source.read_credential("rack-4")
+    store.silent = False
+    await store.delete((await store.get(Secret, "rack-3")).ref)
+    with pytest.raises(NotFound):
+        await source.read_credential("rack-3")
+    store.silent = True
+    with pytest.raises(Unavailable):
+        await source.read_credential("rack-3")
 
 
 class Silent:
@@ -181,16 +172,16 @@ class Silent:
 
 async def line(source: Secrets, name: str) -> str:
     with pytest.raises(OutliveError) as error:
-        await source.credential(name)
+        await source.read_credential(name)
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
 def test_a_copy_is_never_given_up_for_keys_that_do_not_open_what_is_sealed(tmp_path: Path) -> None:
-    old, file = ClusterKey.made(), tmp_path / "cluster-key"
+    old, file = ClusterKey.generate(), tmp_path / "cluster-key"
     old.write(file)
-    new = ClusterKey.made(old)
-    handed = {"key": ClusterKey.made()}
+    new = ClusterKey.generate(old)
+    handed = {"key": ClusterKey.generate()}
 
     async def fetch() -> str:
         return handed["key"].text
@@ -200,27 +191,23 @@ def test_a_copy_is_never_given_up_for_keys_that_do_not_open_what_is_sealed(tmp_p
         run_real(copy.update(handed["key"].ids, old.public.text))
     with pytest.raises(Unavailable, match="the server hands over"):
         run_real(copy.update(new.ids, old.public.text))
-    assert run_real(copy.ids()) == old.ids
+    assert run_real(copy.list_ids()) == old.ids
     handed["key"] = new
     run_real(copy.update(new.ids, old.public.text))
-    assert run_real(copy.ids()) == new.ids
+    assert run_real(copy.list_ids()) == new.ids
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_the_loop_does_not_wait_for_the_disk_with_the_key(tmp_path: Path) -> None:
+async def test_the_loop_does_not_wait_for_the_disk_with_the_key(tmp_path: Path) -> None:
     """A pipe that nobody reads is a disk that hangs; the loop renews the membership of the host meanwhile."""
     file = tmp_path / "cluster-key"
     os.mkfifo(file, 0o600)
-
-    async def story() -> None:
-        asked = asyncio.ensure_future(DiskThread(file).call(lambda: ClusterKey.parse(file.read_text(), "it").ids))
-        handle = await opened(file)
-        assert not asked.done()
-        os.write(handle, KEY.text.encode())
-        os.close(handle)
-        assert await asked == KEY.ids
-
-    run_real(story())
+    asked = asyncio.ensure_future(DiskThread(file).call(lambda: ClusterKey.parse(file.read_text(), "it").ids))
+    handle = await opened(file)
+    assert not asked.done()
+    os.write(handle, KEY.text.encode())
+    os.close(handle)
+    assert await asked == KEY.ids
 
 
 async def opened(file: Path) -> int:
@@ -236,15 +223,16 @@ async def opened(file: Path) -> int:
 def test_a_key_that_root_changes_stays_readable_by_the_service_that_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "cluster-key"
     os.chown(tmp_path, 4242, 4242)
-    ClusterKey.made().write(file)
+    ClusterKey.generate().write(file)
     assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (4242, 0o600), "as its folder"
     os.chown(file, 4243, 4243)
-    ClusterKey.made().write(file)
+    ClusterKey.generate().write(file)
     assert file.stat().st_uid == 4243, "as before"
 
 
 def test_a_link_that_waits_where_a_key_is_written_is_not_written_through(tmp_path: Path) -> None:
-    """The folder belongs to a service, and root writes there: whoever has the service must not get at other files."""
+    """The folder belongs to a service, and root writes there: a user who controls the service must not get at other
+    files."""
     file, other = tmp_path / "cluster-key", tmp_path / "other"
     other.write_text("of root")
     (tmp_path / f".{file.name}.{os.getpid()}").symlink_to(other)
@@ -253,7 +241,7 @@ def test_a_link_that_waits_where_a_key_is_written_is_not_written_through(tmp_pat
     if os.geteuid() == 0:
         os.chown(tmp_path, 4242, 4242)
         os.chown(file, 4242, 4242, follow_symlinks=False)
-    key = ClusterKey.made()
+    key = ClusterKey.generate()
     key.write(file)
     assert (other.read_text(), other.stat().st_uid) == ("of root", owner)
     assert not file.is_symlink()

@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import NotFound
-from outlive.base.ids import SystemIds
-from outlive.drivers.storage.disks import StorageAddresses
+from outlive.base import LoopClock, NotFound, SystemIds
+from outlive.drivers.storage import StorageAddresses
 from outlive.resources import Hypervisor, HypervisorStatus, ObjectMeta
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore
 
 
 def host(name: str, own: str = "", **networks: str) -> Hypervisor:

@@ -9,18 +9,12 @@ from pathlib import Path
 import pytest
 from tests.support.loops import run_real
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, NotFound, Unavailable
-from outlive.base.ids import SystemIds
-from outlive.drivers.storage import disks
-from outlive.drivers.storage.ceph import CephCommands
-from outlive.drivers.storage.disks import Cuts
-from outlive.drivers.storage.rbd import RbdCut
-from outlive.drivers.storage.settings import CephCluster, StorageSettings
-from outlive.node.fencing.isolation import Isolation
+from outlive.base import BadInput, NotFound, SystemClock, SystemIds, Unavailable
+from outlive.drivers.storage import CephCluster, CephCommands, Cuts, RbdCut, StorageSettings, make_disks
+from outlive.node.fencing import Isolation
 from outlive.node.ports import CutPort, CutReport
-from outlive.resources.definitions import parse
-from outlive.store.memory import MemoryStore
+from outlive.resources import parse
+from outlive.store import MemoryStore
 
 PROGRAM = '''#!/usr/bin/env python3
 """One cluster, which takes every order; each configuration file is another one."""
@@ -135,9 +129,9 @@ def test_no_isolation_is_credited_for_a_cluster_that_nobody_asked(settings: Stor
 def test_nothing_starts_with_a_disk_in_a_cluster_that_its_host_does_not_know(
     settings: StorageSettings, tmp_path: Path
 ) -> None:
-    port = disks(settings, "10.0.1.1", tmp_path)
+    port = make_disks(settings, "10.0.1.1", tmp_path)
     with pytest.raises(Unavailable, match=r"monitors are ceph-b-mon1\.example") as refused:
-        run_real(port.locks(parse(definition(B)).disk_ids))
+        run_real(port.list_locks(parse(definition(B)).disk_ids))
     assert "storage.clusters" in refused.value.remedy
     assert not asked(settings, "a")
 
@@ -145,7 +139,7 @@ def test_nothing_starts_with_a_disk_in_a_cluster_that_its_host_does_not_know(
 @pytest.mark.parametrize("volume", ["rbd:--log-file=/etc/cron.d/x", "drbd:--force", "rbd+b:-c/x"])
 def test_a_disk_is_no_option_of_a_program(settings: StorageSettings, tmp_path: Path, volume: str) -> None:
     with pytest.raises(Unavailable, match="option of a program"):
-        run_real(disks(both(settings), "10.0.1.1", tmp_path).locks((volume,)))
+        run_real(make_disks(both(settings), "10.0.1.1", tmp_path).list_locks((volume,)))
     with pytest.raises(NotFound):
         run_real(cuts(both(settings)).cut("kvm-7", 3, (f"disk:{volume}",)))
     assert not asked(settings, "a")
@@ -162,11 +156,11 @@ def test_each_cluster_is_asked_for_its_own_disks(settings: StorageSettings, tmp_
     async def isolated() -> tuple[str, ...]:
         port = cuts(two)
         await port.cut("kvm-7", 3, scope)
-        assert set(await port.barrier(scope)) == set(scope)
+        assert set(await port.wait_isolated(scope)) == set(scope)
         return (await port.read_back("kvm-7", 3)).scope
 
     assert run_real(isolated()) == scope
-    assert run_real(disks(two, "10.0.1.1", tmp_path).locks(ids)) == ()
+    assert run_real(make_disks(two, "10.0.1.1", tmp_path).list_locks(ids)) == ()
     for cluster in "ab":
         assert "blocklist add 10.0.1.7:0/0" in asked(two, cluster)
         assert "lock ls volumes/erp" in asked(two, cluster)
@@ -190,9 +184,9 @@ def test_a_monitor_is_of_one_cluster_and_there_are_not_too_many(given: dict[str,
 def test_each_cluster_is_asked_for_its_own_images_whether_it_is_reached(
     settings: StorageSettings, tmp_path: Path
 ) -> None:
-    port = disks(both(settings), "10.0.1.1", tmp_path)
+    port = make_disks(both(settings), "10.0.1.1", tmp_path)
     ids = ("rbd+ceph-b-mon1.example:volumes/erp", "rbd:volumes/web", "rbd:--log-file=/etc/cron.d/x", "rbd:-c/x")
-    places = tuple(port.place(one) for one in ids)
+    places = tuple(port.find_place(one) for one in ids)
     assert places == ("rbd+ceph-b-mon1.example:volumes", "rbd:volumes", "", "")
     assert set(run_real(port.check_reach((*places, "rbd:--log-file=/etc/cron.d", "rbd:-c")))) == set(places[:2])
     assert asked(settings, "b").endswith("status volumes/erp")
@@ -217,7 +211,7 @@ def test_each_cluster_is_asked_for_its_own_images_whether_it_is_reached(
 def test_two_ids_are_one_image_where_their_clusters_are_one_or_not_known(
     settings: StorageSettings, tmp_path: Path, one: str, other: str, same: bool
 ) -> None:
-    port = disks(both(settings), "10.0.1.1", tmp_path)
+    port = make_disks(both(settings), "10.0.1.1", tmp_path)
     assert port.are_same(one, other) is port.are_same(other, one) is same
 
 
@@ -246,7 +240,7 @@ def test_a_cluster_that_is_down_hides_no_isolation_of_the_others_and_is_credited
 def test_that_nothing_is_isolated_is_not_said_while_a_cluster_is_down() -> None:
     async def isolated(*parts: Part) -> bool:
         port = Cuts({f"rbd+m{number}": part for number, part in enumerate(parts)})  # type: ignore[misc]
-        return await Isolation(port, MemoryStore(SystemClock(), SystemIds())).isolates("kvm-7", 3)
+        return await Isolation(port, MemoryStore(SystemClock(), SystemIds())).is_isolated("kvm-7", 3)
 
     assert not run_real(isolated(Part(), Part()))
     assert run_real(isolated(Part("disk:rbd:vms/a"), Part(down=True)))

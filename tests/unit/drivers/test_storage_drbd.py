@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 from lab.drbd import DrbdLab
 from lab.processes import until
-from tests.support.loops import run_real
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import NotFound, Refused, Unavailable
-from outlive.base.ids import SystemIds
-from outlive.drivers.storage import cuts
-from outlive.drivers.storage.drbd import Drbd
-from outlive.drivers.storage.settings import StorageSettings
-from outlive.store.memory import MemoryStore
+from outlive.base import NotFound, Refused, SystemClock, SystemIds, Unavailable
+from outlive.drivers.storage import Drbd, StorageSettings, make_cuts
+from outlive.store import MemoryStore
+
+pytestmark = pytest.mark.real_loop
 
 VOLUME, DISK = "drbd:vm-1", "disk:drbd:vm-1"
 PROGRAM = """#!/usr/bin/env python3
@@ -94,32 +91,26 @@ def peer_of(lab: DrbdLab, host: str, peer: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_primary_that_is_known_is_a_lock_and_its_peer_cannot_be_made_to_leave(lab: DrbdLab) -> None:
-    async def looked() -> None:
-        lab.open("host-2", "vm-1")
-        (lock,) = await driver(lab).locks(VOLUME)
-        assert (lock.locker, lock.address) == ("host-2", lab.address("host-2"))
-        with pytest.raises(Refused, match="in use on host-2"):
-            await driver(lab).release(lock)
-
-    run_real(looked())
+async def test_primary_that_is_known_is_a_lock_and_its_peer_cannot_be_made_to_leave(lab: DrbdLab) -> None:
+    lab.open("host-2", "vm-1")
+    (lock,) = await driver(lab).list_locks(VOLUME)
+    assert (lock.locker, lock.address) == ("host-2", lab.address("host-2"))
+    with pytest.raises(Refused, match="in use on host-2"):
+        await driver(lab).release(lock)
 
 
 @pytest.mark.slow
-def test_own_role_is_given_back_unless_somebody_has_the_device_open(lab: DrbdLab) -> None:
-    async def looked() -> None:
-        lab.call("promote", "host-1", "vm-1")
-        opener = lab.open("host-1", "vm-1")
-        (lock,) = await driver(lab).locks(VOLUME)
-        assert lock.address == lab.address("host-1")
-        with pytest.raises(Refused, match="held open"):
-            await driver(lab).release(lock)
-        lab.close(opener)
-        for _ in range(2):
-            await driver(lab).release(lock)
-            assert await driver(lab).locks(VOLUME) == ()
-
-    run_real(looked())
+async def test_own_role_is_given_back_unless_somebody_has_the_device_open(lab: DrbdLab) -> None:
+    lab.call("promote", "host-1", "vm-1")
+    opener = lab.open("host-1", "vm-1")
+    (lock,) = await driver(lab).list_locks(VOLUME)
+    assert lock.address == lab.address("host-1")
+    with pytest.raises(Refused, match="held open"):
+        await driver(lab).release(lock)
+    lab.close(opener)
+    for _ in range(2):
+        await driver(lab).release(lock)
+        assert await driver(lab).list_locks(VOLUME) == ()
 
 
 @pytest.mark.slow
@@ -138,76 +129,64 @@ def test_own_role_is_given_back_unless_somebody_has_the_device_open(lab: DrbdLab
         ("[1] trailing", "majority", "not understood"),
     ],
 )
-def test_replica_that_cannot_know_who_writes_says_so(tmp_path: Path, status: Any, quorum: str | int, why: str) -> None:
-    async def looked() -> None:
-        drbd = Host(tmp_path, status, quorum).driver()
-        with pytest.raises(Unavailable) as raised:
-            await drbd.locks(VOLUME)
-        assert why in str(raised.value)
-        with pytest.raises(Unavailable):
-            await drbd.barrier((DISK,))
-
-    run_real(looked())
-
-
-@pytest.mark.slow
-def test_host_that_is_lost_is_shut_out_by_disconnection_and_quorum_until_it_is_let_in(lab: DrbdLab) -> None:
-    async def looked() -> None:
-        lab.open("host-2", "vm-1")
-        lab.isolate("host-2")
-        await driver(lab).cut("host-2", 2, (DISK, "disk:drbd:other", "port:p"))
-        other = driver(lab)
-        until(lambda: '"disk-state": "UpToDate"' in lab.call("status_text", "host-1"), "its data is current", SETTLED_S)
-        report = await other.read_back("host-2", 2)
-        assert (report.scope, report.expires_in_s) == ((DISK,), None)
-        assert (await other.read_back("host-2", 3)).scope == ()
-        assert await other.barrier((DISK, "port:p")) == (DISK,)
-        await other.lift("host-2", 1)
-        assert (await other.read_back("host-2", 2)).scope == (DISK,)
-        assert dict(await other.hosts()) == {"host-2": 2}
-        await other.lift("host-2", 2)
-        assert dict(await other.hosts()) == {}
-        assert (await other.read_back("host-2", 2)).scope == ()
-        assert peer_of(lab, "host-1", "host-2")["connection-state"] != "StandAlone"
-
-    run_real(looked())
+async def test_replica_that_cannot_know_who_writes_says_so(
+    tmp_path: Path, status: Any, quorum: str | int, why: str
+) -> None:
+    drbd = Host(tmp_path, status, quorum).driver()
+    with pytest.raises(Unavailable) as raised:
+        await drbd.list_locks(VOLUME)
+    assert why in str(raised.value)
+    with pytest.raises(Unavailable):
+        await drbd.wait_isolated((DISK,))
 
 
 @pytest.mark.slow
-def test_disconnection_alone_shows_nothing(lab: DrbdLab) -> None:
+async def test_host_that_is_lost_is_shut_out_by_disconnection_and_quorum_until_it_is_let_in(lab: DrbdLab) -> None:
+    lab.open("host-2", "vm-1")
+    lab.isolate("host-2")
+    await driver(lab).cut("host-2", 2, (DISK, "disk:drbd:other", "port:p"))
+    other = driver(lab)
+    until(lambda: '"disk-state": "UpToDate"' in lab.call("status_text", "host-1"), "its data is current", SETTLED_S)
+    report = await other.read_back("host-2", 2)
+    assert (report.scope, report.expires_in_s) == ((DISK,), None)
+    assert (await other.read_back("host-2", 3)).scope == ()
+    assert await other.wait_isolated((DISK, "port:p")) == (DISK,)
+    await other.lift("host-2", 1)
+    assert (await other.read_back("host-2", 2)).scope == (DISK,)
+    assert dict(await other.list_hosts()) == {"host-2": 2}
+    await other.lift("host-2", 2)
+    assert dict(await other.list_hosts()) == {}
+    assert (await other.read_back("host-2", 2)).scope == ()
+    assert peer_of(lab, "host-1", "host-2")["connection-state"] != "StandAlone"
+
+
+@pytest.mark.slow
+async def test_disconnection_alone_shows_nothing(lab: DrbdLab) -> None:
     """Another replica is still connected to the primary, which has the quorum."""
-
-    async def looked() -> None:
-        lab.open("host-2", "vm-1")
-        await driver(lab).cut("host-2", 1, (DISK,))
-        assert peer_of(lab, "host-1", "host-2")["connection-state"] == "StandAlone"
-        assert (await driver(lab).read_back("host-2", 1)).scope == ()
-
-    run_real(looked())
+    lab.open("host-2", "vm-1")
+    await driver(lab).cut("host-2", 1, (DISK,))
+    assert peer_of(lab, "host-1", "host-2")["connection-state"] == "StandAlone"
+    assert (await driver(lab).read_back("host-2", 1)).scope == ()
 
 
 @pytest.mark.slow
-def test_host_without_a_replica_shuts_nobody_out(lab: DrbdLab) -> None:
-    async def looked() -> None:
-        with pytest.raises(NotFound):
-            await driver(lab).cut("host-2", 1, ("disk:drbd:other",))
-        with pytest.raises(NotFound, match="no replica of drbd:other"):
-            await driver(lab).locks("drbd:other")
-
-    run_real(looked())
+async def test_host_without_a_replica_shuts_nobody_out(lab: DrbdLab) -> None:
+    with pytest.raises(NotFound):
+        await driver(lab).cut("host-2", 1, ("disk:drbd:other",))
+    with pytest.raises(NotFound, match="no replica of drbd:other"):
+        await driver(lab).list_locks("drbd:other")
 
 
-def test_host_without_any_driver_that_shuts_others_out_says_so_before_anything_is_announced(tmp_path: Path) -> None:
-    async def looked() -> None:
-        settings = StorageSettings(ceph_conf=str(tmp_path / "none"), drbd_program="/nowhere/drbdsetup")
-        store = MemoryStore(SystemClock(), SystemIds())
-        port = cuts(settings, store, SystemClock(), host="host-1", address="10.0.1.1", state=tmp_path)
-        with pytest.raises(NotFound, match="this host has no Ceph"):
-            await port.read_back("host-2", 1)
-        with pytest.raises(NotFound):
-            await port.cut("host-2", 1, ("disk:file:/d",))
-
-    run_real(looked())
+async def test_host_without_any_driver_that_shuts_others_out_says_so_before_anything_is_announced(
+    tmp_path: Path,
+) -> None:
+    settings = StorageSettings(ceph_conf=str(tmp_path / "none"), drbd_program="/nowhere/drbdsetup")
+    store = MemoryStore(SystemClock(), SystemIds())
+    port = make_cuts(settings, store, SystemClock(), host="host-1", address="10.0.1.1", state=tmp_path)
+    with pytest.raises(NotFound, match="this host has no Ceph"):
+        await port.read_back("host-2", 1)
+    with pytest.raises(NotFound):
+        await port.cut("host-2", 1, ("disk:file:/d",))
 
 
 @pytest.mark.parametrize(
@@ -220,8 +199,5 @@ def test_host_without_any_driver_that_shuts_others_out_says_so_before_anything_i
         ([replica(peer(2, "host-2"), quorum=False)], None),
     ],
 )
-def test_volume_that_serves_no_writes_is_not_reached(tmp_path: Path, status: Any, why: str) -> None:
-    async def looked() -> None:
-        assert await Host(tmp_path, status).driver().check_reach("drbd:vm-1") == why
-
-    run_real(looked())
+async def test_volume_that_serves_no_writes_is_not_reached(tmp_path: Path, status: Any, why: str) -> None:
+    assert await Host(tmp_path, status).driver().check_reach("drbd:vm-1") == why

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.loops import run_real
 
-from outlive.base.errors import NotFound, Refused, Unavailable
-from outlive.drivers.storage.disks import Cuts, Disks
-from outlive.drivers.storage.files import PROGRAM, FileLocks
+from outlive.base import NotFound, Refused, Unavailable
+from outlive.drivers.storage import PROGRAM, Cuts, Disks, FileLocks
 from outlive.node.ports import DiskLock
-from outlive.node.vm.locks import StartLocksInput, start_locks
+from outlive.node.vm import StartLocksInput, start_locks
+
+pytestmark = pytest.mark.real_loop
 
 OWN = "10.0.0.1"
 
@@ -61,34 +61,27 @@ def storage() -> Disks:
 
 
 @pytest.mark.component("qemu")
-def test_file_that_a_process_of_this_host_writes_is_locked_by_it_until_its_end(tmp_path: Path) -> None:
-    async def looked() -> None:
-        file, volume = disk(tmp_path)
-        assert await storage().locks((volume,)) == ()
-        with opened(file) as process:
-            (lock,) = await storage().locks((volume,))
-            assert (lock.volume, lock.address, lock.locker) == (volume, OWN, f"process {process.pid}")
-            with pytest.raises(Refused, match="only the end of that releases it"):
-                await storage().release(lock)
-        assert await storage().locks((volume,)) == ()
-        await storage().release(lock)
-
-    run_real(looked())
+async def test_file_that_a_process_of_this_host_writes_is_locked_by_it_until_its_end(tmp_path: Path) -> None:
+    file, volume = disk(tmp_path)
+    assert await storage().list_locks((volume,)) == ()
+    with opened(file) as process:
+        (lock,) = await storage().list_locks((volume,))
+        assert (lock.volume, lock.address, lock.locker) == (volume, OWN, f"process {process.pid}")
+        with pytest.raises(Refused, match="only the end of that releases it"):
+            await storage().release(lock)
+    assert await storage().list_locks((volume,)) == ()
+    await storage().release(lock)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
 @pytest.mark.component("qemu")
-def test_file_that_another_host_writes_is_locked_by_somebody_without_a_name(tmp_path: Path) -> None:
+async def test_file_that_another_host_writes_is_locked_by_somebody_without_a_name(tmp_path: Path) -> None:
     """The other host: processes that this one does not see."""
-
-    async def looked() -> None:
-        file, volume = disk(tmp_path)
-        with opened(file) as process:
-            assert seen_elsewhere(file) == {"locked": True, "pids": []}
-            assert process.poll() is None
-        assert await storage().locks((volume,)) == ()
-
-    run_real(looked())
+    file, volume = disk(tmp_path)
+    with opened(file) as process:
+        assert seen_elsewhere(file) == {"locked": True, "pids": []}
+        assert process.poll() is None
+    assert await storage().list_locks((volume,)) == ()
 
 
 def test_lock_of_a_host_that_has_no_name_keeps_a_virtual_machine_from_starting() -> None:
@@ -108,77 +101,62 @@ def test_lock_of_a_host_that_has_no_name_keeps_a_virtual_machine_from_starting()
         ("gluster:x", Unavailable, "nobody here knows the locks on disk 'gluster:x'"),
     ],
 )
-def test_disk_that_cannot_be_asked_for_is_one_clear_error(volume: str, error: type[Exception], said: str) -> None:
-    async def looked() -> None:
-        with pytest.raises(error) as raised:
-            await storage().locks((volume,))
-        assert said in str(raised.value)
-
-    run_real(looked())
+async def test_disk_that_cannot_be_asked_for_is_one_clear_error(volume: str, error: type[Exception], said: str) -> None:
+    with pytest.raises(error) as raised:
+        await storage().list_locks((volume,))
+    assert said in str(raised.value)
 
 
-def test_nobody_shuts_a_host_out_of_a_file() -> None:
-    async def cut() -> None:
-        port = Cuts({})
-        with pytest.raises(NotFound):
-            await port.cut("a", 1, ("disk:file:/d",))
-        with pytest.raises(NotFound):
-            await port.read_back("a", 1)
-        assert await port.barrier(("disk:file:/d",)) == ()
-
-    run_real(cut())
+async def test_nobody_shuts_a_host_out_of_a_file() -> None:
+    port = Cuts({})
+    with pytest.raises(NotFound):
+        await port.cut("a", 1, ("disk:file:/d",))
+    with pytest.raises(NotFound):
+        await port.read_back("a", 1)
+    assert await port.wait_isolated(("disk:file:/d",)) == ()
 
 
-def test_file_system_and_device_that_answer_are_reached_and_what_is_not_there_says_nothing(tmp_path: Path) -> None:
-    async def looked() -> None:
-        _, volume = disk(tmp_path)
-        place = storage().place(volume)
-        found = await storage().check_reach((place, "file:/nowhere", "block:/dev/nowhere", "gluster:x"))
-        assert found == {}
-
-    run_real(looked())
+async def test_file_system_and_device_that_answer_are_reached_and_what_is_not_there_says_nothing(
+    tmp_path: Path,
+) -> None:
+    _, volume = disk(tmp_path)
+    place = storage().find_place(volume)
+    found = await storage().check_reach((place, "file:/nowhere", "block:/dev/nowhere", "gluster:x"))
+    assert found == {}
 
 
 @pytest.mark.slow
-def test_path_that_does_not_answer_is_not_reached_and_keeps_one_child_only(
+async def test_path_that_does_not_answer_is_not_reached_and_keeps_one_child_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "hangs.py"
     program.write_text("import time, sys\nopen(sys.argv[2] + '/asked', 'a').write('.')\ntime.sleep(3600)\n")
-    monkeypatch.setattr("outlive.drivers.storage.reach.PROGRAM", program)
-    monkeypatch.setattr("outlive.drivers.storage.reach.MOUNTS", tmp_path / "none")
+    monkeypatch.setattr("outlive.drivers.storage.files.REACH_PROGRAM", program)
+    monkeypatch.setattr("outlive.drivers.storage.files.MOUNTS", tmp_path / "none")
     monkeypatch.setattr("outlive.drivers.storage.files.REACH_S", 1.0)
     monkeypatch.setattr(asyncio.subprocess.Process, "kill", lambda self: None)  # as one that waits in the kernel
-
-    async def looked() -> None:
-        _, volume = disk(tmp_path)
-        disks = storage()
-        for _ in range(2):
-            assert await disks.check_reach((disks.place(volume),)) == {
-                f"file:{tmp_path}": f"{tmp_path} does not answer"
-            }
-        assert (tmp_path / "asked").read_text() == "."
-        monkeypatch.undo()
-        for child in disks._kinds["file"]._paths._asking.values():  # type: ignore[attr-defined]
-            child.kill()
-            await child.wait()
-
-    run_real(looked())
+    _, volume = disk(tmp_path)
+    disks = storage()
+    for _ in range(2):
+        assert await disks.check_reach((disks.find_place(volume),)) == {
+            f"file:{tmp_path}": f"{tmp_path} does not answer"
+        }
+    assert (tmp_path / "asked").read_text() == "."
+    monkeypatch.undo()
+    for child in disks._kinds["file"]._paths._asking.values():  # type: ignore[attr-defined]
+        child.kill()
+        await child.wait()
 
 
-def test_errors_of_dead_storage_are_told_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_errors_of_dead_storage_are_told_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "fails.py"
-    monkeypatch.setattr("outlive.drivers.storage.reach.PROGRAM", program)
-    monkeypatch.setattr("outlive.drivers.storage.reach.MOUNTS", tmp_path / "none")
-
-    async def looked() -> None:
-        _, volume = disk(tmp_path)
-        for number, why in ((errno.ESTALE, "stale file handle"), (errno.EACCES, "")):
-            program.write_text(f"raise SystemExit({number})")
-            expected = {f"file:{tmp_path}": f"{tmp_path}: {why}"} if why else {}
-            assert await storage().check_reach((storage().place(volume),)) == expected
-
-    run_real(looked())
+    monkeypatch.setattr("outlive.drivers.storage.files.REACH_PROGRAM", program)
+    monkeypatch.setattr("outlive.drivers.storage.files.MOUNTS", tmp_path / "none")
+    _, volume = disk(tmp_path)
+    for number, why in ((errno.ESTALE, "stale file handle"), (errno.EACCES, "")):
+        program.write_text(f"raise SystemExit({number})")
+        expected = {f"file:{tmp_path}": f"{tmp_path}: {why}"} if why else {}
+        assert await storage().check_reach((storage().find_place(volume),)) == expected
 
 
 def test_files_of_one_mounted_file_system_lie_in_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,17 +166,14 @@ def test_files_of_one_mounted_file_system_lie_in_one_place(tmp_path: Path, monke
         "40 21 0:50 / /mnt/nfs rw shared:2 - nfs4 server:/a rw\n"
         "41 40 0:51 / /mnt/nfs/with\\040space rw shared:3 - nfs4 server:/b rw\n"
     )
-    monkeypatch.setattr("outlive.drivers.storage.reach.MOUNTS", mounts)
-    places = {name: storage().place(f"file:{name}") for name in ("/mnt/nfs/vm-1/a", "/mnt/nfs/vm-2/b", "/srv/c")}
+    monkeypatch.setattr("outlive.drivers.storage.files.MOUNTS", mounts)
+    places = {name: storage().find_place(f"file:{name}") for name in ("/mnt/nfs/vm-1/a", "/mnt/nfs/vm-2/b", "/srv/c")}
     assert list(places.values()) == ["file:/mnt/nfs", "file:/mnt/nfs", "file:/srv"]
-    assert storage().place("file:/mnt/nfs/with space/d") == "file:/mnt/nfs/with space"
+    assert storage().find_place("file:/mnt/nfs/with space/d") == "file:/mnt/nfs/with space"
 
 
-def test_a_device_that_is_no_block_device_is_not_opened(tmp_path: Path) -> None:
-    async def looked() -> None:
-        pipe = tmp_path / "pipe"
-        os.mkfifo(pipe)  # to open it would wait for a writer
-        for place in (f"block:{pipe}", "block:/dev/null"):
-            assert await storage().check_reach((place,)) == {}
-
-    run_real(looked())
+async def test_a_device_that_is_no_block_device_is_not_opened(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # to open it would wait for a writer
+    for place in (f"block:{pipe}", "block:/dev/null"):
+        assert await storage().check_reach((place,)) == {}

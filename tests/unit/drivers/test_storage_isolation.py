@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 from tests.support.loops import run_real
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import NotFound, Unavailable
-from outlive.drivers.storage.ceph import CephCommands
-from outlive.drivers.storage.disks import Cuts
-from outlive.drivers.storage.rbd import RbdCut
-from outlive.drivers.storage.settings import StorageSettings
+from outlive.base import NotFound, SystemClock, Unavailable
+from outlive.drivers.storage import CephCommands, Cuts, RbdCut, StorageSettings
 from outlive.node.ports import CutPort
+
+pytestmark = pytest.mark.real_loop
 
 PROGRAM = """#!/usr/bin/env python3
 import json, pathlib, sys
@@ -42,37 +40,29 @@ def _ceph(path: Path, notes: Mapping[str, str], *blocked: str) -> RbdCut:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", ["not ours", '{"epoch": 1, "addresses": ["nowhere"], "images": ["vms/d"]}', "{}"])
-def test_a_note_that_nobody_understands_hides_no_other_host(tmp_path: Path, other: str) -> None:
+async def test_a_note_that_nobody_understands_hides_no_other_host(tmp_path: Path, other: str) -> None:
     note = '{"epoch": 3, "addresses": ["10.0.1.2"], "images": ["vms/d"]}'
     port = _ceph(tmp_path, {"outlive/cut/host-0": other, "outlive/cut/host-2": note}, "10.0.1.2")
-
-    async def looked() -> None:
-        assert dict(await port.hosts()) == {"host-2": 3}
-
-    run_real(looked())
+    assert dict(await port.list_hosts()) == {"host-2": 3}
 
 
 class _Silent(RbdCut):
     def __init__(self) -> None:
         """Of a cluster that does not answer."""
 
-    async def hosts(self) -> Mapping[str, int]:
+    async def list_hosts(self) -> Mapping[str, int]:
         raise Unavailable("no monitor of Ceph answers")
 
 
 @pytest.mark.slow
-def test_a_part_of_storage_that_does_not_answer_hides_no_host_of_another(tmp_path: Path) -> None:
+async def test_a_part_of_storage_that_does_not_answer_hides_no_host_of_another(tmp_path: Path) -> None:
     note = '{"epoch": 3, "addresses": ["10.0.1.2"], "images": ["vms/d"]}'
     answers: CutPort = _ceph(tmp_path, {"outlive/cut/host-2": note}, "10.0.1.2")
-
-    async def looked() -> None:
-        assert dict(await Cuts({"drbd": _Silent(), "rbd": answers}).hosts()) == {"host-2": 3}
-        with pytest.raises(Unavailable, match="no monitor"):
-            await Cuts({"rbd": _Silent()}).hosts()
-        with pytest.raises(NotFound):
-            await Cuts({}).hosts()
-
-    run_real(looked())
+    assert dict(await Cuts({"drbd": _Silent(), "rbd": answers}).list_hosts()) == {"host-2": 3}
+    with pytest.raises(Unavailable, match="no monitor"):
+        await Cuts({"rbd": _Silent()}).list_hosts()
+    with pytest.raises(NotFound):
+        await Cuts({}).list_hosts()
 
 
 class _Orders(RbdCut):

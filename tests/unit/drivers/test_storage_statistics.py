@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 from tests.support.loops import run_real
 
-from outlive.base.errors import Unavailable
-from outlive.base.limits import OBJECT_BYTES
-from outlive.drivers.storage import statistics
-from outlive.drivers.storage.settings import StorageSettings
-from outlive.drivers.storage.statistics import (
+from outlive.base import OBJECT_BYTES, Unavailable
+from outlive.drivers.storage import (
     DAEMON_SPACE,
     DAEMON_STATUS,
     DUMP,
@@ -26,13 +23,14 @@ from outlive.drivers.storage.statistics import (
     TEXT,
     CephStatistics,
     DaemonSpace,
+    StorageSettings,
     merge,
     read_activity,
     read_json,
     read_volumes,
+    statistics,
 )
-from outlive.resources import ObjectMeta, StorageActivity, StorageCheck, StorageCluster
-from outlive.resources.codec import encode
+from outlive.resources import ObjectMeta, StorageActivity, StorageCheck, StorageCluster, encode
 
 RECORDED = Path(__file__).parent / "ceph-16.2"
 QUESTIONS = (HEALTH, DUMP, SPACE, DAEMON_SPACE, RADOS, STATUS, SPACE_TEXT, DAEMON_STATUS)
@@ -232,4 +230,4 @@ def test_volumes_of_a_host_with_many_daemons_are_read(tmp_path: Path) -> None:
     listed.write_text(json.dumps({str(number): one for number in range(300)}))
     assert listed.stat().st_size > 2**18
     settings = StorageSettings(volume_program=program(tmp_path / "ceph-volume", f"cat {listed}"))
-    assert len(run_real(CephStatistics(settings).devices())) == 300
+    assert len(run_real(CephStatistics(settings).list_devices())) == 300

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.drivers.synced_tables import RAM_MIB_MOST, VCPUS_MOST, flavor_row, readable, server_row
-from outlive.placement.vms import join_rows
+from outlive.drivers import RAM_MIB_MOST, VCPUS_MOST, flavor_row, parse_rows, server_row
+from outlive.placement import join_rows
 
 SERVER = {
     "id": "v", "name": "n", "status": "ACTIVE", "tenant_id": "p", "os_ext_srv_attr_host": "h",
@@ -20,11 +20,11 @@ FLAVOR = {"name": "f", "vcpus": 1, "ram": 1024, "disk": 1, "extra_specs": "{}"}
 
 
 def servers(**columns: Any) -> tuple[tuple[Any, ...], int]:
-    return readable([{**SERVER, **columns}, {**SERVER, "id": "ok"}], server_row)
+    return parse_rows([{**SERVER, **columns}, {**SERVER, "id": "ok"}], server_row)
 
 
 def flavors(**columns: Any) -> tuple[tuple[Any, ...], int]:
-    return readable([{**FLAVOR, **columns}, {**FLAVOR, "name": "ok"}], flavor_row)
+    return parse_rows([{**FLAVOR, **columns}, {**FLAVOR, "name": "ok"}], flavor_row)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,6 @@ _ANYTHING = (
 def test_no_row_whatever_it_holds_stops_the_listing(data: st.DataObject) -> None:
     server = {key: data.draw(_ANYTHING) for key in SERVER}
     flavor = {key: data.draw(_ANYTHING) for key in FLAVOR}
-    rows, _ = readable([server, {**SERVER, "id": "the one"}], server_row)
-    sizes, _ = readable([flavor, {**FLAVOR, "name": "f"}], flavor_row)
+    rows, _ = parse_rows([server, {**SERVER, "id": "the one"}], server_row)
+    sizes, _ = parse_rows([flavor, {**FLAVOR, "name": "f"}], flavor_row)
     assert "the one" in {vm.id for vm in join_rows(rows, sizes).vms}

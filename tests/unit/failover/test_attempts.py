@@ -6,11 +6,10 @@ import itertools
 
 import pytest
 from tests.support.failover import Cloud
-from tests.support.loops import run
 
-from outlive.failover.reconciler.fleet_plan import MOST_TICKS, Attempts, Ground
+from outlive.failover.reconciler import MOST_TICKS, Attempts, PlanBasis
 
-GROUND = Ground(revision=1, missing=5, hosts=frozenset({"h1", "h2"}), free=(4_000, 100))
+GROUND = PlanBasis(revision=1, missing=5, hosts=frozenset({"h1", "h2"}), free=(4_000, 100))
 
 
 def tried(attempts: Attempts, ticks: range) -> list[int]:
@@ -19,7 +18,7 @@ def tried(attempts: Attempts, ticks: range) -> list[int]:
     for tick in ticks:
         ground = GROUND._replace(revision=tick)
         if attempts.is_due(tick, ground):
-            attempts.in_vain(tick, ground)
+            attempts.record_failure(tick, ground)
             found.append(tick)
     return found
 
@@ -43,13 +42,13 @@ def test_more_need_a_host_that_is_there_again_or_more_room_end_the_wait() -> Non
         tried(attempts, range(40))
         assert not attempts.is_due(41, GROUND._replace(revision=41, missing=4, free=(4_000, 50)))
         assert attempts.is_due(41, ground)
-        attempts.in_vain(41, ground)
+        attempts.record_failure(41, ground)
         assert next(tick for tick in range(42, 48) if attempts.is_due(tick, ground._replace(revision=tick))) == 43
 
 
 def test_on_the_same_ground_nothing_is_tried_again_and_success_forgets_all() -> None:
     attempts = Attempts()
-    attempts.in_vain(0, GROUND)
+    attempts.record_failure(0, GROUND)
     assert not any(attempts.is_due(tick, GROUND) for tick in range(1, 100))
     attempts.forget()
     assert attempts.is_due(1, GROUND)
@@ -60,38 +59,32 @@ def plans(cloud: Cloud) -> int:
 
 
 @pytest.mark.slow
-def test_a_cloud_without_room_is_not_planned_anew_at_every_tick() -> None:
-    async def story() -> None:
-        cloud = Cloud({"flavorFailoverRequirements": {"std": 1}})
-        await cloud.hosts("h1", "h2", "h3", cpu=4_000)
-        for vm in ("a", "b", "c"):
-            await cloud.vm(vm, "h1", cpu=4_000)
-        await cloud.vm("unprotected", "h2", flavor="test")
-        await cloud.slot("s1", "h2", {"a": "h1"}, cpu=4_000)
+async def test_a_cloud_without_room_is_not_planned_anew_at_every_tick() -> None:
+    cloud = Cloud({"flavorFailoverRequirements": {"std": 1}})
+    await cloud.hosts("h1", "h2", "h3", cpu=4_000)
+    for vm in ("a", "b", "c"):
+        await cloud.vm(vm, "h1", cpu=4_000)
+    await cloud.vm("unprotected", "h2", flavor="test")
+    await cloud.slot("s1", "h2", {"a": "h1"}, cpu=4_000)
+    await cloud.cycle()
+    await cloud.cycle()
+    assert not (await cloud.covered())["c"]
+    before = plans(cloud)
+    for number in range(20):
+        await cloud.move("unprotected", "h2" if number % 2 else "h3")
         await cloud.cycle()
+    assert 1 <= plans(cloud) - before <= 5
+    before = plans(cloud)
+    await cloud.vm("d", "h1", cpu=4_000)
+    await cloud.cycle()
+    assert plans(cloud) == before + 1
+
+
+async def test_nothing_is_planned_anew_for_more_slots_than_there_are_other_units_of_failure() -> None:
+    cloud = Cloud({"flavorFailoverRequirements": {"std": 2}})
+    await cloud.hosts("h1", "h2")
+    await cloud.vm("a", "h1")
+    for _ in range(3):
         await cloud.cycle()
-        assert not (await cloud.covered())["c"]
-        before = plans(cloud)
-        for number in range(20):
-            await cloud.move("unprotected", "h2" if number % 2 else "h3")
-            await cloud.cycle()
-        assert 1 <= plans(cloud) - before <= 5
-        before = plans(cloud)
-        await cloud.vm("d", "h1", cpu=4_000)
-        await cloud.cycle()
-        assert plans(cloud) == before + 1
-
-    run(story())
-
-
-def test_nothing_is_planned_anew_for_more_slots_than_there_are_other_units_of_failure() -> None:
-    async def story() -> None:
-        cloud = Cloud({"flavorFailoverRequirements": {"std": 2}})
-        await cloud.hosts("h1", "h2")
-        await cloud.vm("a", "h1")
-        for _ in range(3):
-            await cloud.cycle()
-        assert len(await cloud.slots()) == 1
-        assert plans(cloud) == 0
-
-    run(story())
+    assert len(await cloud.slots()) == 1
+    assert plans(cloud) == 0

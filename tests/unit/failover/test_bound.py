@@ -8,11 +8,10 @@ import msgspec
 import pytest
 from tests.support.literal_rules import DependencyGraph
 
-from outlive.base.random import Random
-from outlive.failover.analysis.bound import BoundInput, BoundResult, bound
-from outlive.failover.model import HostView, SlotView
-from outlive.failover.topology import Topology
-from outlive.placement.vms import VmView
+from outlive.base import Random
+from outlive.failover import HostView, SlotView, Topology
+from outlive.failover.analysis import BoundInput, BoundResult, compute_bound
+from outlive.placement import VmView
 
 GIB = 2**30
 
@@ -22,7 +21,7 @@ def least(
 ) -> BoundResult:
     needs = k if isinstance(k, dict) else {vm.id: k for vm in vms}
     views = tuple(HostView(name=host, zone=(zones or {}).get(host, "")) for host in hosts)
-    return bound(BoundInput(vms=tuple(vms), required=needs, hosts=views))
+    return compute_bound(BoundInput(vms=tuple(vms), required=needs, hosts=views))
 
 
 def vm(name: str, host: str, memory: int = 1, zone: str = "") -> VmView:
@@ -162,8 +161,8 @@ def test_hosts_that_fail_together_are_one() -> None:
     hosts = tuple(HostView(name=f"h{n}") for n in range(8))
     given = BoundInput(vms=tuple(vms), required={one.id: 1 for one in vms}, hosts=hosts)
     racks = Topology(units={f"h{n}": f"r{n // 2}" for n in range(8)})
-    assert bound(given).slots == 3
-    assert bound(msgspec.structs.replace(given, topology=racks)).slots == 6
+    assert compute_bound(given).slots == 3
+    assert compute_bound(msgspec.structs.replace(given, topology=racks)).slots == 6
 
 
 def test_vms_that_need_nothing_bound_nothing() -> None:
@@ -185,12 +184,12 @@ def test_ranks_are_counted_as_if_each_vm_were_there_as_often_as_it_needs_slots()
         sizes = [sorted((one.memory_bytes for one in at[h] for _ in range(needs[one.id])), reverse=True) for h in at]
         ranks = sum(max((one[j] for one in sizes if j < len(one)), default=0) for j in range(40))
         hosts = tuple(HostView(name=name) for name in "abcdefgh")
-        assert bound(BoundInput(vms=tuple(vms), required=needs, hosts=hosts)).memory_bytes >= ranks
+        assert compute_bound(BoundInput(vms=tuple(vms), required=needs, hosts=hosts)).memory_bytes >= ranks
 
 
 def test_absurd_needs_are_bounded_at_once() -> None:
     vms = tuple(vm(f"v{number}", "a", 2**61) for number in range(3))
     hosts = (HostView(name="a"), HostView(name="b"))
     for need in (10**9, 10**30):
-        found = bound(BoundInput(vms=vms, required={one.id: need for one in vms}, hosts=hosts))
+        found = compute_bound(BoundInput(vms=vms, required={one.id: need for one in vms}, hosts=hosts))
         assert found.slots >= 300_000

@@ -8,30 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.fleets import eligible_slots
+from tests.support.small_clouds import make_host, make_slot
 
-from outlive.base.clock import SystemClock
-from outlive.base.random import Random
-from outlive.failover.protection import Demands
-from outlive.failover.reconciler.cache import FleetCache
-from outlive.failover.reconciler.comparison import COMPARED, Comparison
-from outlive.failover.reconciler.informers import Informers
-from outlive.failover.topology import TopologyChoice
-from outlive.placement.vms import VmView
-from outlive.resources import (
-    DOMAIN_LABEL_PREFIX,
-    RESERVATION_TYPE_LABEL,
-    AffinityRule,
-    Amounts,
-    Condition,
-    FailoverStatus,
-    Hypervisor,
-    HypervisorStatus,
-    Instance,
-    ObjectMeta,
-    Reservation,
-    ReservationSpec,
-    ReservationStatus,
-)
+from outlive.base import Random, SystemClock
+from outlive.failover import Demands, TopologyChoice
+from outlive.failover.reconciler import COMPARED, CacheComparison, FleetCache, Informers
+from outlive.placement import VmView
+from outlive.resources import AffinityRule, Hypervisor, ObjectMeta, Reservation
 
 T = TypeVar("T")
 
@@ -41,9 +24,7 @@ SLOTS = [f"s{n}" for n in range(8)]
 
 
 def host(name: str, *active: str, rack: str = "") -> Hypervisor:
-    status = HypervisorStatus(instances=tuple(Instance(id=vm) for vm in active))
-    labels = {f"{DOMAIN_LABEL_PREFIX}rack": rack, f"{DOMAIN_LABEL_PREFIX}row": "1"} if rack else {}
-    return Hypervisor(metadata=ObjectMeta(name=name, labels=labels), status=status)
+    return make_host(name, *active, domains={"rack": rack, "row": "1"} if rack else {})
 
 
 def vm(name: str, on: str, *, flavor: str = "f2", cpu: int = 1000, group: str = "") -> VmView:
@@ -61,16 +42,7 @@ def vm(name: str, on: str, *, flavor: str = "f2", cpu: int = 1000, group: str = 
 
 
 def slot(name: str, on: str, members: dict[str, str], *, ready: bool = True, cpu: int = 1000) -> Reservation:
-    word = "True" if ready else "False"
-    return Reservation(
-        metadata=ObjectMeta(name=name, labels={RESERVATION_TYPE_LABEL: "failover"}),
-        spec=ReservationSpec(type="FailoverReservation", resources=Amounts(cpu=cpu, memory=cpu)),
-        status=ReservationStatus(
-            host=on,
-            conditions=(Condition(type="Ready", status=word),),
-            failover_reservation=FailoverStatus(allocations=members),
-        ),
-    )
+    return make_slot(name, on, members, cpu=cpu, memory=cpu, ready=ready)
 
 
 class Shown:
@@ -111,7 +83,7 @@ class Follower:
         self.vms: dict[str, VmView] = {}
         self.slots: dict[str, Reservation] = {}
         self.cache = self.empty()
-        self.comparison = Comparison(self.cache, Still())
+        self.comparison = CacheComparison(self.cache, Still())
 
     def empty(self) -> FleetCache:
         shown: Any = [Shown(self.hosts), Shown(self.slots), Shown({}), Shown({})]
@@ -160,11 +132,7 @@ class Follower:
                 name = random.choice(SLOTS)
                 members = {one: self.recorded(one, random) for one in random.sample(VMS, random.randrange(4))}
                 self.slots[name] = slot(
-                    name,
-                    random.choice(HOSTS),
-                    members,
-                    ready=random.random() < 0.8,
-                    cpu=random.choice([1000, 2000]),
+                    name, random.choice(HOSTS), members, ready=random.random() < 0.8, cpu=random.choice([1000, 2000])
                 )
                 self.cache.put_slot(name, self.slots[name])
 
@@ -182,7 +150,7 @@ class Follower:
         return located.host if located is not None and random.random() < 0.8 else random.choice(HOSTS)
 
     def audit(self) -> list[str]:
-        return whole(self.comparison.differences())
+        return whole(self.comparison.find_differences())
 
 
 def check_equal(world: Follower) -> None:
@@ -190,9 +158,11 @@ def check_equal(world: Follower) -> None:
     assert cache.vms == fresh.vms
     assert cache.slots == fresh.slots
     located = sorted(cache.vms)
-    assert {v: cache.index.misses(v) for v in located} == {v: fresh.index.misses(v) for v in located}
-    assert {v: cache.counting(cache.vms[v]) for v in located} == {v: fresh.counting(fresh.vms[v]) for v in located}
-    assert {v: cache.index.location(v) for v in located} == {v: fresh.index.location(v) for v in located}
+    assert {v: cache.index.count_missing(v) for v in located} == {v: fresh.index.count_missing(v) for v in located}
+    assert {v: cache.split_by_counting(cache.vms[v]) for v in located} == {
+        v: fresh.split_by_counting(fresh.vms[v]) for v in located
+    }
+    assert {v: cache.index.location_of(v) for v in located} == {v: fresh.index.location_of(v) for v in located}
     assert world.audit() == []
     check_rules(world)
 
@@ -204,26 +174,28 @@ def check_rules(world: Follower) -> None:
     names = sorted(cache.index.names)
     assert names == sorted(fresh.index.names)
     for state in (cache, fresh):
-        state.index.hosts(HOSTS)
+        state.index.host_numbers(HOSTS)
     for name in names:
-        assert cache.index.blocked(name) == fresh.index.blocked(name)
-        assert cache.index.crowded(name) == fresh.index.crowded(name)
+        assert cache.index.blocked_unit_names(name) == fresh.index.blocked_unit_names(name)
+        assert cache.index.crowded_unit_names(name) == fresh.index.crowded_unit_names(name)
         assert eligible_slots(cache.index, name) == eligible_slots(fresh.index, name)
-        assert cache.index.separation.groups(name) == fresh.index.separation.groups(name)
+        assert cache.index.separation.shared_groups(name) == fresh.index.separation.shared_groups(name)
         assert {h: cache.index.separation.allows(name, h) for h in HOSTS} == {
             h: fresh.index.separation.allows(name, h) for h in HOSTS
         }
         assert joinable(cache, name) == joinable(fresh, name)
-    assert cache.index.faulty() == fresh.index.faulty()
-    assert cache.topology() == fresh.topology()
+    assert cache.index.list_faulty() == fresh.index.list_faulty()
+    assert cache.build_topology() == fresh.build_topology()
     assert world.audit() == []
 
 
 def joinable(state: FleetCache, name: str) -> set[str]:
     """The slots that separation alone lets the VM join."""
     counters = state.index
-    found = state.index.separation.among(name, sum(counters.slot_bit(counters.slot(one)) for one in state.slots))
-    return {one for one in state.slots if found & counters.slot_bit(counters.slot(one))}
+    found = state.index.separation.allowed_slots(
+        name, sum(counters.slot_bit(counters.slot_number(one)) for one in state.slots)
+    )
+    return {one for one in state.slots if found & counters.slot_bit(counters.slot_number(one))}
 
 
 CHOICES = [
@@ -292,10 +264,10 @@ def test_an_audit_names_whose_rules_are_judged_otherwise_than_their_units_say():
     world = small()
     world.cache.index.relabel("h1", "rack=1", {})
     world.cache.index.relabel("h2", "rack=1", {})
-    assert world.cache.at_fault("v1")
+    assert world.cache.is_faulty("v1")
     assert world.audit() == ["VM v1", "VM v2"]
     whole(world.cache.rebuild())
-    assert not world.cache.at_fault("v1")
+    assert not world.cache.is_faulty("v1")
     assert world.audit() == []
 
 
@@ -314,20 +286,20 @@ def test_a_stopped_vm_is_misplaced_and_one_that_a_host_reports_is_not():
     world = small()
     world.cache.put_host("h1", host("h1"))
     assert world.cache.take_dirty() == ["v1"]
-    assert world.cache.misplaced("v1")
+    assert world.cache.is_misplaced("v1")
     world.cache.put_host("h1", host("h1", "v1"))
-    assert not world.cache.misplaced("v1")
+    assert not world.cache.is_misplaced("v1")
     world.cache.put_vm("v1", None)
-    assert not world.cache.misplaced("v1"), "the source lost it, but a host still runs it"
+    assert not world.cache.is_misplaced("v1"), "the source lost it, but a host still runs it"
     world.cache.put_host("h1", None)
-    assert world.cache.misplaced("v1")
+    assert world.cache.is_misplaced("v1")
 
 
 def test_a_moved_vm_is_misplaced():
     world = small()
     world.cache.put_host("h1", host("h1"))
     world.cache.put_host("h4", host("h4", "v1"))
-    assert world.cache.misplaced("v1")
+    assert world.cache.is_misplaced("v1")
 
 
 def test_a_vm_that_a_host_reports_and_the_source_does_not_know_is_a_stranger():
@@ -336,7 +308,7 @@ def test_a_vm_that_a_host_reports_and_the_source_does_not_know_is_a_stranger():
     assert world.cache.strangers == {"x"}
     world.cache.put_vm("x", vm("x", "h3"))
     assert world.cache.strangers == set()
-    assert world.cache.index.misses("x") == 2
+    assert world.cache.index.count_missing("x") == 2
 
 
 def test_a_listing_of_the_source_is_taken_over_and_calls_for_no_reaction():
@@ -348,18 +320,18 @@ def test_a_listing_of_the_source_is_taken_over_and_calls_for_no_reaction():
     assert set(world.cache.vms) == {"v1", "v2"}
     whole(world.cache.put_listing([changed]))
     assert set(world.cache.vms) == {"v2"}
-    assert world.cache.index.misses("v2") == 0
+    assert world.cache.index.count_missing("v2") == 0
     assert world.cache.take_dirty() == []
 
 
 def test_a_slot_that_is_not_ready_or_too_small_counts_for_nobody():
     world = small()
-    assert world.cache.counting(world.cache.vms["v1"])[0] == ["s1"]
+    assert world.cache.split_by_counting(world.cache.vms["v1"])[0] == ["s1"]
     world.cache.put_slot("s1", slot("s1", "h3", {"v1": "h1", "v2": "h2"}, ready=False))
-    assert world.cache.counting(world.cache.vms["v1"])[0] == []
-    assert world.cache.index.misses("v1") == 2
+    assert world.cache.split_by_counting(world.cache.vms["v1"])[0] == []
+    assert world.cache.index.count_missing("v1") == 2
     world.cache.put_slot("s1", slot("s1", "h3", {"v1": "h1", "v2": "h2"}, cpu=500))
-    assert world.cache.index.misses("v1") == 2
+    assert world.cache.index.count_missing("v1") == 2
 
 
 def test_reservations_of_other_types_are_overlooked():

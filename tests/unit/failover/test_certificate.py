@@ -7,11 +7,18 @@ import json
 import msgspec
 from tests.support.certified import certified, documents, fleet, planned, resources, settings
 
-from outlive.base.random import Random
-from outlive.failover.certificate import Certificate, CertifyInput, CertifyResult, Lack, certify, encode_certificate
-from outlive.failover.model import SlotView
-from outlive.failover.topology import Topology
-from outlive.placement.vms import VmView
+from outlive.base import Random
+from outlive.failover import (
+    Certificate,
+    CertifyInput,
+    CertifyResult,
+    LackReason,
+    SlotView,
+    Topology,
+    certify,
+    encode_certificate,
+)
+from outlive.placement import VmView
 from outlive.resources import CoveredBy
 
 
@@ -24,11 +31,7 @@ def slot(name: str, host: str, members: dict[str, str], cpu: int = 1000, ready: 
 
 
 VMS = (vm("p", "h1"), vm("q", "h2"))
-SLOTS = (
-    slot("a", "h3", {"p": "h1", "q": "h2"}),
-    slot("b", "h4", {"p": "h1"}),
-    slot("c", "h5", {"q": "h2"}),
-)
+SLOTS = (slot("a", "h3", {"p": "h1", "q": "h2"}), slot("b", "h4", {"p": "h1"}), slot("c", "h5", {"q": "h2"}))
 
 
 def made(**given: object) -> CertifyResult:
@@ -42,7 +45,7 @@ def made(**given: object) -> CertifyResult:
     return certify(CertifyInput(**{**base, **given}))  # type: ignore[arg-type]
 
 
-def lacks(result: CertifyResult) -> list[tuple[str, int, Lack]]:
+def lacks(result: CertifyResult) -> list[tuple[str, int, LackReason]]:
     assert result.certificate is None
     return [(one.vm, one.certified, one.reason) for one in result.uncertified]
 
@@ -96,18 +99,18 @@ def test_k_is_the_largest_need_unless_less_is_asked_for() -> None:
 
 
 def test_a_vm_with_too_few_slots_is_named_and_nothing_is_certified() -> None:
-    assert lacks(made(required={"p": 2, "q": 3})) == [("q", 2, Lack.TOO_FEW)]
+    assert lacks(made(required={"p": 2, "q": 3})) == [("q", 2, LackReason.TOO_FEW)]
 
 
 def test_slots_that_do_not_count_are_told_with_the_reason() -> None:
     assert lacks(made(slots=(*SLOTS[1:], slot("a", "h3", SLOTS[0].members, ready=False)))) == [
-        ("p", 1, Lack.NOT_READY),
-        ("q", 1, Lack.NOT_READY),
+        ("p", 1, LackReason.NOT_READY),
+        ("q", 1, LackReason.NOT_READY),
     ]
-    assert lacks(made(vms=(VMS[0], vm("q", "h2", cpu=2000))))[0] == ("q", 0, Lack.TOO_SMALL)
-    assert lacks(made(vms=(VMS[0], vm("q", "h1")))) == [("p", 0, Lack.CLASH), ("q", 0, Lack.CLASH)]
-    assert lacks(made(vms=(vm("p", "h6"), VMS[1]))) == [("p", 0, Lack.ELSEWHERE)]
-    assert lacks(made(without_room={"h4": "is full"})) == [("p", 1, Lack.NO_ROOM)]
+    assert lacks(made(vms=(VMS[0], vm("q", "h2", cpu=2000))))[0] == ("q", 0, LackReason.TOO_SMALL)
+    assert lacks(made(vms=(VMS[0], vm("q", "h1")))) == [("p", 0, LackReason.CLASH), ("q", 0, LackReason.CLASH)]
+    assert lacks(made(vms=(vm("p", "h6"), VMS[1]))) == [("p", 0, LackReason.ELSEWHERE)]
+    assert lacks(made(without_room={"h4": "is full"})) == [("p", 1, LackReason.NO_ROOM)]
 
 
 def test_a_slot_without_a_condition_counts() -> None:
@@ -130,14 +133,14 @@ def test_unready_slots_are_left_out_but_still_clash() -> None:
     shared = slot("d", "h6", {"p": "h1", "q": "h2"}, ready=False)
     result = made(slots=(*SLOTS, shared), partial=True)
     assert [line.name for line in sure(result).slots] == ["a", "b", "c"]
-    assert {one.reason for one in result.uncertified} == {Lack.CLASH}
+    assert {one.reason for one in result.uncertified} == {LackReason.CLASH}
 
 
 def test_units_of_failure_are_named_and_judged() -> None:
     apart = Topology(units={f"h{number}": f"rack=r{number}" for number in range(1, 6)})
     assert json.loads(encode_certificate(sure(made(unit="rack", topology=apart))))["unit"] == "rack"
     together = Topology(units={"h3": "rack=r", "h4": "rack=r"})
-    assert lacks(made(unit="rack", topology=together)) == [("p", 0, Lack.CLASH)]
+    assert lacks(made(unit="rack", topology=together)) == [("p", 0, LackReason.CLASH)]
 
 
 def test_a_host_without_room_certifies_nobody() -> None:
@@ -147,9 +150,9 @@ def test_a_host_without_room_certifies_nobody() -> None:
     held = next(one["status"]["host"] for one in plain if one["kind"] == "Reservation")
     host = next(one for one in plain if one["kind"] == "Hypervisor" and one["metadata"]["name"] == held)
     host["status"]["capacity"]["cpu"] = "1"
-    assert {one.reason for one in certified(resources(plain)).uncertified} == {Lack.NO_ROOM}
+    assert {one.reason for one in certified(resources(plain)).uncertified} == {LackReason.NO_ROOM}
     del host["status"]["capacity"]
-    assert {one.reason for one in certified(resources(plain)).uncertified} == {Lack.NO_ROOM}
+    assert {one.reason for one in certified(resources(plain)).uncertified} == {LackReason.NO_ROOM}
 
 
 def test_a_plan_by_racks_is_certified_by_racks() -> None:

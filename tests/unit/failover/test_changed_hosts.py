@@ -7,12 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support.live_failover import live
-from tests.support.loops import run
 from tests.support.slot_validation import bench
 
-from outlive.failover.reconciler.budget import RemovalBudget
-from outlive.failover.reconciler.validation import unusable, validity_facts
-from outlive.failover.slots import OverbookedHosts, too_much
+from outlive.failover import OverbookedHosts, choose_excess_slots
+from outlive.failover.reconciler import RemovalBudget, unusable_reason, validity_facts
 from outlive.resources import (
     Amounts,
     Condition,
@@ -24,7 +22,7 @@ from outlive.resources import (
     Reservation,
     ReservationSpec,
     ReservationStatus,
-    condition,
+    find_condition,
 )
 
 
@@ -45,27 +43,24 @@ def host(**status: Any) -> Hypervisor:
     ],
 )
 def test_which_conditions_make_a_host_unusable(kind: str, word: Any, usable: bool):
-    assert (unusable("h", host(conditions=(Condition(type=kind, status=word),))) == "") is usable
+    assert (unusable_reason("h", host(conditions=(Condition(type=kind, status=word),))) == "") is usable
 
 
 def test_a_host_without_conditions_is_usable_and_an_unknown_one_is_not():
-    assert unusable("h", host()) == ""
-    assert "unknown" in unusable("h", None)
+    assert unusable_reason("h", host()) == ""
+    assert "unknown" in unusable_reason("h", None)
 
 
-def test_slots_are_looked_at_again_only_when_their_host_changed_in_something_that_matters():
-    async def story() -> None:
-        b = await bench()
-        b.slots["h"] = [slot_of(2000, "s2", "a"), slot_of(2000, "s1", "a", "b")]
-        changed = b.validation
-        assert changed.of_host(host(), host(num_instances=3)) == []
-        assert changed.of_host(host(), host(allocation=Amounts(cpu=1))) == []
-        assert changed.of_host(host(), host(traits=("X",))) == ["s1", "s2"]
-        assert changed.of_host(host(), None) == ["s1", "s2"]
-        assert changed.of_host(None, host()) == []
-        assert validity_facts(host()) == validity_facts(host(num_instances=1))
-
-    run(story())
+async def test_slots_are_looked_at_again_only_when_their_host_changed_in_something_that_matters():
+    b = await bench()
+    b.slots["h"] = [slot_of(2000, "s2", "a"), slot_of(2000, "s1", "a", "b")]
+    changed = b.validation
+    assert changed.keys_of_host(host(), host(num_instances=3)) == []
+    assert changed.keys_of_host(host(), host(allocation=Amounts(cpu=1))) == []
+    assert changed.keys_of_host(host(), host(traits=("X",))) == ["s1", "s2"]
+    assert changed.keys_of_host(host(), None) == ["s1", "s2"]
+    assert changed.keys_of_host(None, host()) == []
+    assert validity_facts(host()) == validity_facts(host(num_instances=1))
 
 
 def slot_of(cpu: int, name: str, *members: str, consumer: str = "") -> Reservation:
@@ -88,61 +83,51 @@ def test_as_many_slots_give_way_as_are_too_much_those_of_few_first_and_never_one
         slot_of(1000, "s3", "c"),
         slot_of(8000, "s4", consumer="d"),
     ]
-    assert [one.name for one in too_much(slots, {"cpu": 1000})] == ["s2"]
-    assert [one.name for one in too_much(slots, {"cpu": 3000})] == ["s2", "s3"]
-    assert [one.name for one in too_much(slots, {"cpu": 99000})] == ["s2", "s3", "s1"]
-    assert too_much(slots, {}) == []
-    assert too_much(slots, {"memory": 5}) == []
+    assert [one.name for one in choose_excess_slots(slots, {"cpu": 1000})] == ["s2"]
+    assert [one.name for one in choose_excess_slots(slots, {"cpu": 3000})] == ["s2", "s3"]
+    assert [one.name for one in choose_excess_slots(slots, {"cpu": 99000})] == ["s2", "s3", "s1"]
+    assert choose_excess_slots(slots, {}) == []
+    assert choose_excess_slots(slots, {"memory": 5}) == []
 
 
-def test_slots_whose_room_a_vm_has_taken_go_and_their_members_get_others():
-    async def story() -> None:
-        async with live() as cloud:
-            await cloud.vm("a", "h1")
-            await cloud.settle()
-            ((name, slot),) = (await cloud.slots()).items()
-            there = await cloud.get_host(slot.host)
-            await cloud.set_host(there, allocation=there.status.capacity)
-            await cloud.settle(5)
-            ((other, after),) = (await cloud.slots()).items()
-            assert other != name
-            assert after.host not in ("h1", slot.host)
-            assert (await cloud.coverage("a")).covered
-
-    run(story())
+async def test_slots_whose_room_a_vm_has_taken_go_and_their_members_get_others():
+    async with live(vms={"a": "h1"}) as cloud:
+        ((name, slot),) = (await cloud.slots()).items()
+        there = await cloud.get_host(slot.host)
+        await cloud.set_host(there, allocation=there.status.capacity)
+        await cloud.settle(5)
+        ((other, after),) = (await cloud.slots()).items()
+        assert other != name
+        assert after.host not in ("h1", slot.host)
+        assert (await cloud.coverage("a")).covered
 
 
-def test_a_slot_without_room_that_may_not_be_removed_covers_nobody_until_there_is_room_again():
-    async def story() -> None:
-        async with live(settings={"brakeNumber": 0, "brakeShare": 0.0}) as cloud:
-            await cloud.vm("a", "h1")
-            await cloud.settle()
-            cloud.reconciler._budget.hold(True)
-            ((name, slot),) = (await cloud.slots()).items()
-            there = await cloud.get_host(slot.host)
-            await cloud.set_host(there, allocation=there.status.capacity)
-            await cloud.settle(2.5)
-            after = await cloud.slots()
-            assert after[name].members == slot.members, "nothing was removed"
-            (other,) = after.keys() - {name}
-            assert (await cloud.coverage("a")).slots == (other,)
-            ready = condition((await cloud.memory.get(Reservation, name)).status.conditions, "Ready")
-            assert ready is not None
-            assert (ready.status, ready.reason) == ("False", "NoRoom")
-            assert "take" in ready.message
-            await cloud.set_host(await cloud.get_host(slot.host), allocation=there.status.allocation)
-            await cloud.settle(2.5)
-            assert (await cloud.coverage("a")).slots == tuple(sorted((name, other)))
-
-    run(story())
+async def test_a_slot_without_room_that_may_not_be_removed_covers_nobody_until_there_is_room_again():
+    async with live(settings={"brakeNumber": 0, "brakeShare": 0.0}, vms={"a": "h1"}) as cloud:
+        cloud.reconciler._budget.hold(True)
+        ((name, slot),) = (await cloud.slots()).items()
+        there = await cloud.get_host(slot.host)
+        await cloud.set_host(there, allocation=there.status.capacity)
+        await cloud.settle(2.5)
+        after = await cloud.slots()
+        assert after[name].members == slot.members, "nothing was removed"
+        (other,) = after.keys() - {name}
+        assert (await cloud.coverage("a")).slots == (other,)
+        ready = find_condition((await cloud.memory.get(Reservation, name)).status.conditions, "Ready")
+        assert ready is not None
+        assert (ready.status, ready.reason) == ("False", "NoRoom")
+        assert "take" in ready.message
+        await cloud.set_host(await cloud.get_host(slot.host), allocation=there.status.allocation)
+        await cloud.settle(2.5)
+        assert (await cloud.coverage("a")).slots == tuple(sorted((name, other)))
 
 
 def test_a_slot_of_a_crowded_host_stays_if_its_room_is_there_once_others_have_gone():
     slots = [slot_of(4000, "s1", "a", "b"), slot_of(2000, "s2", "a")]
     overbooked = OverbookedHosts(lambda host: slots if host == "h" else [], lambda host: {"cpu": 2000})
-    assert overbooked.why("h", "s1") == ""
-    assert "2000 cpu" in overbooked.why("h", "s2")
-    assert [one.name for one in overbooked.changed_on("h")] == ["s2"]
+    assert overbooked.explain("h", "s1") == ""
+    assert "2000 cpu" in overbooked.explain("h", "s2")
+    assert [one.name for one in overbooked.find_changed_slots("h")] == ["s2"]
 
 
 def test_the_budget_is_what_one_cycle_would_let_pass():
@@ -165,33 +150,26 @@ def test_the_budget_is_what_one_cycle_would_let_pass():
     assert not budget.take(1)
 
 
-def test_slots_on_a_host_that_is_to_be_emptied_count_for_nobody_even_while_nothing_may_be_removed():
-    async def story() -> None:
-        async with live(settings={"brakeNumber": 0, "brakeShare": 0.0}) as cloud:
-            for number in range(4):
-                await cloud.vm(f"v{number}", f"h{number + 1}")
-            await cloud.settle()
-            cloud.reconciler._budget.hold(True)
-            (name, slot), *_ = [(name, slot) for name, slot in (await cloud.slots()).items() if slot.members]
-            host = await cloud.get_host(slot.host)
-            await cloud.memory.replace(
-                msgspec.structs.replace(host, spec=msgspec.structs.replace(host.spec, drain=True))
-            )
-            await cloud.settle()
-            there = await cloud.slots()
-            assert there[name].members == slot.members, "nothing was removed"
-            for vm in slot.members:
-                status = await cloud.coverage(vm)
-                assert name not in status.slots
-                assert status.covered, "it has another slot beside"
-            host = await cloud.get_host(slot.host)
-            await cloud.memory.replace(
-                msgspec.structs.replace(host, spec=msgspec.structs.replace(host.spec, drain=False))
-            )
-            await cloud.settle()
-            for vm in slot.members:
-                assert name in (await cloud.coverage(vm)).slots
-            await cloud.cycle()
-            assert cloud.metric("failover_audit_differences_total") == 0
-
-    run(story())
+async def test_slots_on_a_host_that_is_to_be_emptied_count_for_nobody_even_while_nothing_may_be_removed():
+    async with live(settings={"brakeNumber": 0, "brakeShare": 0.0}) as cloud:
+        for number in range(4):
+            await cloud.vm(f"v{number}", f"h{number + 1}")
+        await cloud.settle()
+        cloud.reconciler._budget.hold(True)
+        (name, slot), *_ = [(name, slot) for name, slot in (await cloud.slots()).items() if slot.members]
+        host = await cloud.get_host(slot.host)
+        await cloud.memory.replace(msgspec.structs.replace(host, spec=msgspec.structs.replace(host.spec, drain=True)))
+        await cloud.settle()
+        there = await cloud.slots()
+        assert there[name].members == slot.members, "nothing was removed"
+        for vm in slot.members:
+            status = await cloud.coverage(vm)
+            assert name not in status.slots
+            assert status.covered, "it has another slot beside"
+        host = await cloud.get_host(slot.host)
+        await cloud.memory.replace(msgspec.structs.replace(host, spec=msgspec.structs.replace(host.spec, drain=False)))
+        await cloud.settle()
+        for vm in slot.members:
+            assert name in (await cloud.coverage(vm)).slots
+        await cloud.cycle()
+        assert cloud.metric("failover_audit_differences_total") == 0

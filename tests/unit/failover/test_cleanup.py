@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from outlive.failover.model import HostView, SlotView
-from outlive.failover.planner.cleanup import Cause, CleanInput, CleanResult, LeaveInput, clean, leave
-from outlive.placement.vms import VmView
+from outlive.failover import HostView, SlotView
+from outlive.failover.planner import Cause, CleanInput, CleanResult, LeaveInput, clean, leave
+from outlive.placement import VmView
 
 
 def vm(name: str, host: str) -> VmView:

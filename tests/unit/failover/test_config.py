@@ -3,10 +3,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from outlive.base.errors import BadInput
-from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings, RepackSettings
-from outlive.failover.topology import TopologyChoice
-from outlive.roles.settings import SECTIONS, role_settings
+from outlive.base import BadInput
+from outlive.failover import FailoverConfig, FailoverUpkeepSettings, RepackSettings, TopologyChoice
+from outlive.roles import SECTIONS, role_settings
 
 
 def load(**keys: object) -> FailoverConfig:
@@ -14,7 +13,7 @@ def load(**keys: object) -> FailoverConfig:
 
 
 def test_defaults_are_those_of_the_reference_page():
-    config = FailoverConfig.default()
+    config = FailoverConfig().apply_defaults()
     assert config.flavor_failover_requirements == {"*": 2}
     assert (config.reconcile_interval_s, config.short_reconcile_interval_s) == (30.0, 0.1)
     assert (config.min_success_for_short_interval, config.max_failures_for_short_interval) == (1, 99)
@@ -73,12 +72,6 @@ def test_a_zero_short_pause_is_a_wish():
     assert load(shortReconcileInterval="").apply_defaults().short_reconcile_interval_s == 0.1
 
 
-def test_an_absent_limit_means_one_new_slot_a_host():
-    assert load().apply_defaults().limit_one_new_reservation_per_hypervisor is True
-    given = load(limitOneNewReservationPerHypervisor=False).apply_defaults()
-    assert given.limit_one_new_reservation_per_hypervisor is False
-
-
 def test_filling_twice_changes_nothing():
     once = load(shortReconcileInterval="0s", vmSelectionRotationInterval=0).apply_defaults()
     assert once.apply_defaults() == once
@@ -119,8 +112,8 @@ def test_a_number_out_of_range_is_named_as_in_the_file(key: str):
 
 def test_the_dedicated_profile_sizes_slots_by_the_vm_alone():
     config = load(useFlavorGroupResources=True)
-    assert not config.for_profile("dedicated").use_flavor_group_resources
-    assert config.for_profile("general") == config
+    assert not config.adapt_to_profile("dedicated").use_flavor_group_resources
+    assert config.adapt_to_profile("general") == config
 
 
 def test_a_data_source_is_found_by_its_name():

@@ -13,13 +13,17 @@ from tests.support import fleets
 from tests.support.fleets import eligible_slots
 from tests.support.literal_rules import DependencyGraph, with_hosts
 
-from outlive.base.random import Random
-from outlive.failover.breaches import Breach
-from outlive.failover.conflicts import NEW_SLOT, ConflictIndex
-from outlive.failover.model import SlotView
-from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
-from outlive.failover.topology import Topology
-from outlive.placement.vms import VmView
+from outlive.base import Random
+from outlive.failover import (
+    NEW_SLOT,
+    Breach,
+    ConflictIndex,
+    SlotView,
+    Topology,
+    find_eligible_reservations,
+    is_vm_eligible_for_reservation,
+)
+from outlive.placement import VmView
 
 SEEDS = st.integers(0, 2**32)
 
@@ -71,9 +75,9 @@ def test_no_counter_above_one_means_that_the_five_rules_hold(seed: int) -> None:
         literal = five_rules_hold(vm.id, slots, location)
         assert (max(counted.values()) <= 1) == literal
         assert counters.holds_for(vm.id) == literal
-        assert counters.blocked(vm.id) == set(counted)
+        assert counters.blocked_unit_names(vm.id) == set(counted)
         for host in fleets.hosts(8):
-            assert counters.count(vm.id, host) == counted[host]
+            assert counters.count_unit(vm.id, host) == counted[host]
             if vm.id in graph.vm_host:
                 assert graph.holds_for(vm.id) == literal
                 assert graph.count(vm.id, host) == counted[host]
@@ -84,7 +88,7 @@ def test_faulty_are_exactly_the_vms_for_which_a_rule_is_broken(seed: int) -> Non
     vms, slots = wild_state(seed, size=9)
     location = {vm.id: vm.host for vm in vms}
     members = {vm for slot in slots for vm in slot.members}
-    found = set(ConflictIndex.build(slots, locations=location).faulty())
+    found = set(ConflictIndex.build(slots, locations=location).list_faulty())
     assert found == {vm for vm in members if not five_rules_hold(vm, slots, location)}
 
 
@@ -103,7 +107,11 @@ def test_all_eligible_slots_are_those_of_the_single_question_in_any_state_and_or
         counters = ConflictIndex.build(slots)
         counters.add_vm(vm)
         assert eligible_slots(counters, vm.id) == sorted(single)
-        free = {host for host in fleets.hosts(8) if counters.holds_for(vm.id) and host not in counters.blocked(vm.id)}
+        free = {
+            host
+            for host in fleets.hosts(8)
+            if counters.holds_for(vm.id) and host not in counters.blocked_unit_names(vm.id)
+        }
         new = {h for h in fleets.hosts(8) if is_vm_eligible_for_reservation(vm, SlotView(name="", host=h), slots)}
         assert free == new
 
@@ -216,20 +224,20 @@ class World:
 def everything(counters: ConflictIndex, vms: list[str], slots: list[str]) -> dict[str, object]:
     """All that can be asked."""
     return {
-        "blocked": {vm: counters.blocked(vm) for vm in vms},
-        "counts": {(vm, host): counters.count(vm, host) for vm in vms for host in fleets.hosts(14)},
+        "blocked": {vm: counters.blocked_unit_names(vm) for vm in vms},
+        "counts": {(vm, host): counters.count_unit(vm, host) for vm in vms for host in fleets.hosts(14)},
         "eligible": {vm: eligible_slots(counters, vm) for vm in vms},
         "fullest": {
             vm: counters.slot_names[best]
-            if (best := counters.fullest(counters.admissible(counters.vm(vm)))) is not None
+            if (best := counters.find_fullest(counters.admissible_slots(counters.vm_number(vm)))) is not None
             else ""
             for vm in vms
         },
-        "members": {slot: counters.members(slot) for slot in slots},
+        "members": {slot: counters.members_of(slot) for slot in slots},
         "slots": {vm: counters.slots_of(vm) for vm in vms},
         "open": sorted(name for name in slots if counters.open_slots >> counters._slot_number[name] & 1),
-        "missing": counters.missing(),
-        "faulty": counters.faulty(),
+        "missing": counters.missing_slots(),
+        "faulty": counters.list_faulty(),
     }
 
 
@@ -259,17 +267,17 @@ def test_whatever_is_changed_in_a_trial_is_taken_back(seed: int) -> None:
         world.event()
     vms, slots = sorted(world.vms), sorted(world.slots)
     before = everything(world.counters, vms, slots)
-    outer = world.counters.savepoint()
+    outer = world.counters.set_savepoint()
     for _ in range(60):
         world.event()
     within, inside, there = everything_now(world), sorted(world.vms), sorted(world.slots)
-    with world.counters.trial():
+    with world.counters.begin_trial():
         kept = copy.deepcopy((world.vms, world.required, world.slots))
         for _ in range(60):
             world.event()
         world.vms, world.required, world.slots = kept
     assert everything(world.counters, inside, there) == within
-    world.counters.rollback(outer)
+    world.counters.roll_back(outer)
     assert everything(world.counters, vms, slots) == before
     assert sorted(world.counters.names) == vms
 
@@ -288,38 +296,18 @@ def test_breaches_are_those_of_the_literal_rules(seed: int) -> None:
     index = ConflictIndex.build(slots, topology=topology, locations=location)
     graph = DependencyGraph.build(slots, locations=location, topology=topology)
     literal = {vm: set(with_hosts(graph.breaches(vm), slots, location, topology)) for vm in graph.vm_slots}
-    assert {vm: set(index.breaches(vm)) for vm in graph.vm_slots} == literal
-    assert set(index.breaches()) <= set().union(*literal.values())
-    assert {one.vm for one in index.meetings()} == {vm for vm, broken in literal.items() if broken}
+    assert {vm: set(index.find_breaches(vm)) for vm in graph.vm_slots} == literal
+    assert set(index.find_breaches()) <= set().union(*literal.values())
+    assert {one.vm for one in index.find_meetings()} == {vm for vm, broken in literal.items() if broken}
 
 
 def test_a_slot_that_is_not_ready_covers_nobody_but_counts_for_the_rules() -> None:
     slot = SlotView(name="s", host="h2", members={"v": "h1"}, ready=False)
     counters = ConflictIndex.build([slot], [VmView(id="v", host="h1")], {"v": 1})
-    assert counters.missing() == {"v": 1}
-    assert counters.blocked("v") == {"h1", "h2"}
+    assert counters.missing_slots() == {"v": 1}
+    assert counters.blocked_unit_names("v") == {"h1", "h2"}
     counters.set_ready("s", True)
-    assert counters.missing() == {}
-
-
-def test_a_slot_smaller_than_its_vm_does_not_cover_it() -> None:
-    slot = SlotView(name="s", host="h2", cpu_milli=1000, memory_bytes=1, members={"v": "h1"})
-    counters = ConflictIndex.build([slot], [VmView(id="v", host="h1", cpu_milli=2000)], {"v": 1})
-    assert counters.misses("v") == 1
-
-
-def test_the_fullest_slot_comes_first_and_among_equals_the_first_by_name() -> None:
-    members = {"a": "h1", "b": "h2"}
-    slots = [
-        SlotView(name="z", host="h4", members=members),
-        SlotView(name="m", host="h5", members={"c": "h1", "d": "h2"}),
-        SlotView(name="n", host="h6", members={"e": "h1", "f": "h2"}),
-        SlotView(name="a", host="h7"),
-    ]
-    counters = ConflictIndex.build(slots, [VmView(id="v", host="h9")])
-    best = counters.fullest(counters.admissible(counters.vm("v")))
-    assert best is not None
-    assert counters.slot_names[best] == "m"
+    assert counters.missing_slots() == {}
 
 
 @pytest.mark.slow
@@ -331,13 +319,13 @@ def test_objections_are_the_breaches_that_joining_would_bring(seed: int) -> None
     index = ConflictIndex.build(slots, vms, topology=topology)
     for vm, slot in itertools.product(vms, slots):
         if vm.id not in slot.members:
-            reported = index.objections(vm.id, slot.name)
+            reported = index.find_objections(vm.id, slot.name)
             brought = broken_by(index, vm.id, slot)
             assert not set(reported) - set(brought)
             assert reported[:1] == brought[:1]
             assert {one for one in brought if one.vm == vm.id} == {one for one in reported if one.vm == vm.id}
     for vm, host in itertools.product(vms, fleets.hosts(6)):
-        with index.trial():
+        with index.begin_trial():
             index.add_slot(SlotView(name=NEW_SLOT, host=host))
             brought = broken_by(index, vm.id, SlotView(name=NEW_SLOT, host=host))
         assert index.objections_to_opening(vm.id, host) == brought
@@ -345,9 +333,11 @@ def test_objections_are_the_breaches_that_joining_would_bring(seed: int) -> None
 
 def broken_by(index: ConflictIndex, vm: str, slot: SlotView) -> list[Breach]:
     """What is broken with the VM in the slot and involves both: first what it sees itself, then what members see."""
-    with index.trial():
+    with index.begin_trial():
         index.join(vm, slot.name)
-        own = [one for one in index.breaches(vm) if slot.name in one.slots or slot.members.keys() & set(one.others)]
-        seen = [one for member in sorted(slot.members) for one in index.breaches(member)]
-        unit = index.topology.unit(index.location(vm))
+        own = [
+            one for one in index.find_breaches(vm) if slot.name in one.slots or slot.members.keys() & set(one.others)
+        ]
+        seen = [one for member in sorted(slot.members) for one in index.find_breaches(member)]
+        unit = index.topology.unit_of_host(index.location_of(vm))
         return sorted([*own, *(one for one in seen if one.host == unit)], key=lambda one: one.rule)

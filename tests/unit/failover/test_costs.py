@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
 
-from outlive.base.random import Random
-from outlive.failover.analysis.costs import CostResult, CostTable, shares
-from outlive.failover.model import SlotView
-from outlive.placement.vms import VmView
+from outlive.base import Random
+from outlive.failover import SlotView
+from outlive.failover.analysis import CostResult, CostTable, split_amount
+from outlive.placement import VmView
 
 GIB = 2**30
 
@@ -42,7 +42,7 @@ def test_a_slot_is_shared_by_its_members_in_proportion_to_their_size() -> None:
 
 @given(st.integers(0, 2**60), st.lists(st.integers(0, 2**50), min_size=1, max_size=20))
 def test_shares_are_whole_and_add_up(amount: int, weights: list[int]) -> None:
-    parts = shares(amount, weights)
+    parts = split_amount(amount, weights)
     assert sum(parts) == amount
     assert all(part >= 0 for part in parts)
 
@@ -67,4 +67,4 @@ def with_slots(table: CostTable, slots: Iterable[SlotView]) -> CostResult:
     """The costs with these slots."""
     for slot in slots:
         table.add_slot(slot)
-    return table.result()
+    return table.get_result()

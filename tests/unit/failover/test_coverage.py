@@ -7,33 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
+from tests.support.fleets import slot, vm
 from tests.support.literal_rules import DependencyGraph
 
-from outlive.base.random import Random
-from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, coverage
-from outlive.failover.model import HostView, SlotView
-from outlive.failover.planner.actions import Fail, Offer
-from outlive.failover.planner.plan import PlanInput, plan
-from outlive.placement.vms import VmView
-from outlive.resources.codec import encode
+from outlive.base import Random
+from outlive.failover import HostView, SlotView
+from outlive.failover.analysis import CoverageInput, CoverageResult, compute_coverage
+from outlive.failover.planner import Fail
+from outlive.failover.planner.plan import plan
+from outlive.placement import VmView
+from outlive.resources import encode
 from outlive.resources.reasons import AllocationFault, CoverageReason
 
 GIB = 2**30
 
 
-def vm(name: str, host: str, cores: int = 1, **besides: int) -> VmView:
-    return VmView(id=name, host=host, cpu_milli=cores * 1000, memory_bytes=cores * GIB, also_needs=besides)
-
-
-def slot(name: str, host: str, cores: int = 1, *, ready: bool | None = None, **members: str) -> SlotView:
-    return SlotView(
-        name=name, host=host, cpu_milli=cores * 1000, memory_bytes=cores * GIB, members=members, ready=ready
-    )
-
-
 def of(vms: list[VmView], slots: list[SlotView], required: int = 1, fails: tuple[Fail, ...] = ()) -> CoverageResult:
     needs = {one.id: required for one in vms}
-    return coverage(CoverageInput(vms=tuple(vms), required=needs, slots=tuple(slots), fails=fails))
+    return compute_coverage(CoverageInput(vms=tuple(vms), required=needs, slots=tuple(slots), fails=fails))
 
 
 def reasons(result: CoverageResult) -> dict[str, str]:
@@ -43,13 +34,13 @@ def reasons(result: CoverageResult) -> dict[str, str]:
 def test_the_document_has_the_pinned_members() -> None:
     hosts = tuple(HostView(name=f"h{number}") for number in range(1, 5))
     given_state = CoverageInput(
-        vms=(vm("a", "h1", gpu=1), vm("b", "h2"), vm("free", "h3")),
+        vms=(vm("a", "h1", also_needs={"gpu": 1}), vm("b", "h2"), vm("free", "h3")),
         required={"a": 1, "b": 1},
         slots=(slot("s", "h4", a="h1"),),
         hosts=hosts,
         fails=(Fail(vm="b", reason=CoverageReason.NO_CAPACITY, detail="all full", remedy="add a host"),),
     )
-    assert msgspec.json.decode(encode(coverage(given_state))) == {
+    assert msgspec.json.decode(encode(compute_coverage(given_state))) == {
         "vms": 3,
         "required": 2,
         "covered": 1,
@@ -104,20 +95,19 @@ def test_nobody_who_needs_nothing_is_uncovered() -> None:
 
 @pytest.mark.slow
 @given(st.integers(0, 2**32))
-def test_whoever_is_called_covered_has_enough_valid_slots_and_nobody_else_has(seed: int) -> None:
+def test_a_vm_that_is_called_covered_has_enough_valid_slots_and_no_other_has(seed: int) -> None:
     random = Random(seed)
     on = fleets.hosts(random.randint(4, 7))
     vms = fleets.vms(random, 8, on)
-    offer = {"": Offer(hosts=tuple(on))}
     needs = {one.id: random.randint(0, 2) for one in vms}
-    slots = plan(PlanInput(vms=tuple(vms), required=needs, reuse=offer, new=offer, hosts=tuple(on))).slots
+    slots = plan(fleets.plan_input(vms, on, needs)).slots
     moved = [
         VmView(id=one.id, host=random.choice(on), cpu_milli=one.cpu_milli, memory_bytes=one.memory_bytes)
         if random.random() < 0.2
         else one
         for one in vms
     ]
-    result = coverage(CoverageInput(vms=tuple(moved), required=needs, slots=slots))
+    result = compute_coverage(CoverageInput(vms=tuple(moved), required=needs, slots=slots))
     graph = DependencyGraph.build(slots, locations={one.id: one.host for one in moved})
     uncovered = {one.vm for one in result.uncovered}
     for one in moved:

@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 from tests.support import fleets
 from tests.support.literal_rules import DependencyGraph
 
-from outlive.base.random import Random
-from outlive.failover import culprits
-from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.culprits import Culprit, find_culprits, least_hitting_set, without
-from outlive.failover.model import SlotView
+from outlive.base import Random
+from outlive.failover import (
+    ConflictIndex,
+    Culprit,
+    SlotView,
+    culprits,
+    find_culprits,
+    least_hitting_set,
+    remove_memberships,
+)
 
 SEEDS = st.integers(0, 2**32)
 
@@ -39,14 +44,14 @@ def pairs(found: list[Culprit]) -> list[tuple[str, str]]:
 @given(SEEDS)
 def test_remaining_clashes_are_resolved_by_a_minimum_set_and_the_first_of_those(seed: int) -> None:
     slots, known = clashing_state(seed, 9)
-    alone = culprits._at_fault_alone(slots, known)
-    rest = without(slots, pairs(alone))
+    alone = culprits._find_self_conflicting(slots, known)
+    rest = remove_memberships(slots, pairs(alone))
     memberships = sorted((slot.name, vm) for slot in rest for vm in slot.members)
     best = next(
         chosen
         for size in range(len(memberships) + 1)
         for chosen in combinations(memberships, size)
-        if all_hold(without(rest, chosen), known)
+        if all_hold(remove_memberships(rest, chosen), known)
     )
     assert sorted(pairs(find_culprits(slots, known))) == sorted([*pairs(alone), *best])
 
@@ -55,25 +60,25 @@ def test_remaining_clashes_are_resolved_by_a_minimum_set_and_the_first_of_those(
 def test_nothing_clashes_after_the_culprits_left(seed: int) -> None:
     slots, known = clashing_state(seed, 40)
     found = find_culprits(slots, known)
-    assert all_hold(without(slots, pairs(found)), known)
+    assert all_hold(remove_memberships(slots, pairs(found)), known)
     assert all(one.breach is not None for one in found)
-    assert find_culprits(without(slots, pairs(found)), known) == []
+    assert find_culprits(remove_memberships(slots, pairs(found)), known) == []
 
 
 @given(SEEDS)
 def test_large_components_are_resolved_without_anything_superfluous(seed: int) -> None:
     slots, known = clashing_state(seed, 60)
-    rest = without(slots, pairs(culprits._at_fault_alone(slots, known)))
-    for component in culprits._components(culprits._knots(rest, known)):
+    rest = remove_memberships(slots, pairs(culprits._find_self_conflicting(slots, known)))
+    for component in culprits._find_components(culprits._build_knots(rest, known)):
         members = {one for knot in component for source in knot.sources for one in source}
-        leaving = culprits._greedy(component)
+        leaving = culprits._find_small_set(component)
         inside = [
             SlotView(name=s.name, host=s.host, members={v: h for v, h in s.members.items() if (s.name, v) in members})
             for s in rest
         ]
-        assert all_hold(without(inside, leaving), known)
+        assert all_hold(remove_memberships(inside, leaving), known)
         for one in leaving:
-            assert not all_hold(without(inside, [other for other in leaving if other != one]), known)
+            assert not all_hold(remove_memberships(inside, [other for other in leaving if other != one]), known)
 
 
 @given(SEEDS)
@@ -83,7 +88,7 @@ def test_unknown_members_stay_and_everything_that_can_be_resolved_is(seed: int) 
     some = {vm: host for vm, host in known.items() if vm not in unknown}
     found = find_culprits(slots, some)
     assert not {one.vm for one in found} & unknown
-    rest = without(slots, pairs(found))
+    rest = remove_memberships(slots, pairs(found))
     graph = DependencyGraph.build(rest, locations=some)
     for vm in graph.vm_slots:
         for breach in graph.breaches(vm):
@@ -98,7 +103,9 @@ def test_meetings_tell_the_breaches_of_the_literal_rules(seed: int) -> None:
     graph = DependencyGraph.build(slots, locations=known)
     literal = {breach for vm in graph.vm_slots for breach in graph.breaches(vm)}
     assert {
-        breach for meeting in ConflictIndex.build(slots, locations=known).meetings() for breach in meeting.breaches()
+        breach
+        for meeting in ConflictIndex.build(slots, locations=known).find_meetings()
+        for breach in meeting.iter_breaches()
     } == literal
 
 

@@ -9,22 +9,13 @@ from tests.support.cycles import check_rules
 from tests.support.failover import GIB, Cloud
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Unavailable
-from outlive.failover.model import HostView, SlotView
-from outlive.failover.planner.actions import Need, Offer
-from outlive.failover.planner.assign import AssignInput
-from outlive.failover.planner.cleanup import CleanInput
-from outlive.failover.planner.selection import SelectInput
-from outlive.failover.ports import Inline
-from outlive.failover.protection import Demands
-from outlive.failover.reconciler import decider
-from outlive.failover.reconciler.decider import ENCODED, encode_large
-from outlive.failover.reconciler.reconciler import PASS_VMS
-from outlive.failover.sizes import ResolvedSize
-from outlive.placement.vms import VmView
-from outlive.resources.codec import encode_canonical
-from outlive.runtime.decisions import Decision
+from outlive.base import LoopClock, Unavailable
+from outlive.failover import Demands, HostView, Inline, ResolvedSize, SlotView
+from outlive.failover.planner import AssignInput, CleanInput, Need, PlacementOffer, SelectInput
+from outlive.failover.reconciler import ENCODED, PASS_VMS, context, encode_large
+from outlive.placement import VmView
+from outlive.resources import encode_canonical
+from outlive.runtime import Decision
 
 
 class Counting(Inline):
@@ -59,7 +50,7 @@ def test_large_decisions_are_computed_elsewhere_with_the_same_answer(monkeypatch
         assert len(covered) == vms
         return computer.names, set(covered.values()), {use.name for use in cloud.decisions.uses()}
 
-    monkeypatch.setattr(decider, "INLINE_OBJECTS", -1)
+    monkeypatch.setattr(context, "INLINE_OBJECTS", -1)
     names, covered, used = run(story(1))
     assert names == ["failover.clean", "failover.select"], "few VMs are decided about on the living index"
     assert (covered, used) == ({True}, {*names, "failover.assign"})
@@ -80,47 +71,40 @@ def test_a_computer_that_fails_ends_the_cycle_and_is_counted(monkeypatch: pytest
         await cloud.cycle()
         assert await cloud.covered() == {"v00": True}
 
-    monkeypatch.setattr(decider, "INLINE_OBJECTS", -1)
+    monkeypatch.setattr(context, "INLINE_OBJECTS", -1)
     run(story())
 
 
-def test_what_fails_besides_deciding_is_not_counted_as_deciding(monkeypatch: pytest.MonkeyPatch):
-    async def story() -> None:
-        cloud = await cloud_with(Counting())
+async def test_what_fails_besides_deciding_is_not_counted_as_deciding(monkeypatch: pytest.MonkeyPatch):
+    cloud = await cloud_with(Counting())
 
-        async def away() -> None:
-            raise Unavailable("the store is away")
+    async def away() -> None:
+        raise Unavailable("the store is away")
 
-        monkeypatch.setattr(cloud.failover_run.cache, "disagreements", away)
-        with pytest.raises(Unavailable, match="the store is away"):
-            await cloud.cycle()
-        assert cloud.metric("failover_reconciliation_aborted_total", step="decide") == 0
-
-    run(story())
+    monkeypatch.setattr(cloud.failover_run.cache, "find_disagreements", away)
+    with pytest.raises(Unavailable, match="the store is away"):
+        await cloud.cycle()
+    assert cloud.metric("failover_reconciliation_aborted_total", step="decide") == 0
 
 
 @pytest.mark.slow
-def test_slots_are_planned_anew_when_more_are_needed_than_can_be_added():
+async def test_slots_are_planned_anew_when_more_are_needed_than_can_be_added():
     """Slots made for one slot a VM leave hardly any second one; a plan for two covers everybody on these hosts."""
-
-    async def story() -> None:
-        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
-        for number in range(10):
-            await cloud.host(f"h{number}", cpu=32_000, memory=128 * GIB)
-        for number in range(60):
-            await cloud.vm(f"v{number:02}", f"h{number % 10}", cpu=2_000, memory=8 * GIB)
+    cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+    for number in range(10):
+        await cloud.host(f"h{number}", cpu=32_000, memory=128 * GIB)
+    for number in range(60):
+        await cloud.vm(f"v{number:02}", f"h{number % 10}", cpu=2_000, memory=8 * GIB)
+    await cloud.cycle()
+    assert set((await cloud.covered()).values()) == {True}
+    cache = cloud.failover_run.cache
+    cache._demands = Demands({"*": 2})
+    await cache.rebuild()
+    for _ in range(3):
         await cloud.cycle()
-        assert set((await cloud.covered()).values()) == {True}
-        cache = cloud.failover_run.cache
-        cache._demands = Demands({"*": 2})
-        await cache.rebuild()
-        for _ in range(3):
-            await cloud.cycle()
-        covered = await cloud.covered()
-        assert (len(covered), sum(covered.values())) == (60, 60)
-        await check_rules(cloud)
-
-    run(story())
+    covered = await cloud.covered()
+    assert (len(covered), sum(covered.values())) == (60, 60)
+    await check_rules(cloud)
 
 
 MANY = 2 * ENCODED + 1
@@ -161,7 +145,7 @@ def test_large_tuples_and_maps_are_encoded_in_batches_in_the_same_order() -> Non
         slots=tuple(SlotView(name=name, members={name: name}) for name in names),
         vms=(VmView(id="v", host="h"),),
         needs=(Need(vm="v", needed=1, size=ResolvedSize(), offer_class="c"),),
-        new={"c": Offer(hosts=tuple(names))},
+        new={"c": PlacementOffer(hosts=tuple(names))},
         free=dict.fromkeys(reversed(names), (1, 2)),
     )
     assert run(encode_large(value, LoopClock())) == encode_canonical(value)

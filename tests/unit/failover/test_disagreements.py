@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import structlog
-from tests.support.loops import run
 
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SystemIds
-from outlive.failover.config import FailoverSettings
-from outlive.failover.locations import OnHypervisors, merge
-from outlive.failover.model import HostView
-from outlive.failover.report.reporter import NAMED_IN_A_CYCLE, disagreements, log_disagreements
-from outlive.failover.snapshot import gather
-from outlive.placement.vms import FlavorRow, ServerRow, VmList, join_rows
+from outlive.base import SystemClock, SystemIds
+from outlive.failover import FailoverSettings, HostView, OnHypervisors, gather, merge
+from outlive.failover.report import NAMED_IN_A_CYCLE, count_disagreements, log_disagreements
+from outlive.placement import FlavorRow, ServerRow, VmList, join_rows
 from outlive.resources import Hypervisor, ObjectMeta
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore
 
 
 def seen(
@@ -33,19 +28,16 @@ def events(entries: list[dict[str, object]], name: str) -> list[dict[str, object
     return [entry for entry in entries if entry["event"] == name]
 
 
-def test_a_look_reads_hosts_before_it_asks_the_source_for_vms():
-    async def story() -> tuple[str, ...]:
-        store = MemoryStore(SystemClock(), SystemIds())
-        await store.create(Hypervisor(metadata=ObjectMeta(name="h1")))
+async def test_a_look_reads_hosts_before_it_asks_the_source_for_vms():
+    store = MemoryStore(SystemClock(), SystemIds())
+    await store.create(Hypervisor(metadata=ObjectMeta(name="h1")))
 
-        async def list_vms() -> VmList:
-            await store.create(Hypervisor(metadata=ObjectMeta(name="h2")))
-            return VmList()
+    async def list_vms() -> VmList:
+        await store.create(Hypervisor(metadata=ObjectMeta(name="h2")))
+        return VmList()
 
-        gathered = await gather(store, FailoverSettings(), list_vms=list_vms)
-        return tuple(host.name for host in gathered.observation.hosts)
-
-    assert run(story()) == ("h1",)
+    gathered = await gather(store, FailoverSettings(), list_vms=list_vms)
+    assert tuple(host.name for host in gathered.observation.hosts) == ("h1",)
 
 
 def test_a_stranger_is_named_with_its_host_and_the_total_told():
@@ -62,7 +54,7 @@ def test_many_strangers_are_named_up_to_a_limit_and_counted_in_full():
     entries = logged(observation)
     assert len(events(entries, "vm.not_in_source")) == NAMED_IN_A_CYCLE
     assert events(entries, "vms.disagree")[0]["not_in_source"] == 100
-    assert disagreements(*observation)["not-in-source"] == 100
+    assert count_disagreements(*observation)["not-in-source"] == 100
 
 
 def test_a_vm_on_two_hosts_is_named_with_the_second():
@@ -76,7 +68,7 @@ def test_the_three_reasons_for_dropping_a_vm_are_counted():
     observation = seen(listing, HostView(name="h1", active=("v1", "v3")), HostView(name="h2"))
     (reported,) = events(logged(observation), "vms.not_confirmed")
     assert (reported["unknown_hypervisor"], reported["another_hypervisor"], reported["nowhere"]) == (1, 1, 1)
-    counted = disagreements(*observation)
+    counted = count_disagreements(*observation)
     assert [counted[kind] for kind in ("on-unknown-hypervisor", "on-another-hypervisor", "listed-nowhere")] == [1, 1, 1]
 
 
@@ -98,4 +90,4 @@ def test_where_everything_agrees_nothing_is_logged():
     listing = join_rows([ServerRow(id="a", host="h1", flavor_name="f")], [FlavorRow(name="f", vcpus=1, ram_mib=1)])
     observation = seen(listing, HostView(name="h1", active=("a",)))
     assert logged(observation) == []
-    assert not any(disagreements(*observation).values())
+    assert not any(count_disagreements(*observation).values())

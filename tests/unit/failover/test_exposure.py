@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from bench.exposure import K, Order, after_failure, course, exposures, held
 
-from outlive.failover.check import CheckInput, check
+from outlive.failover import CheckInput
+from outlive.failover.check import check
 
 SEEDS = range(6)
 

@@ -8,16 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
 
-from outlive.base.random import Random
-from outlive.failover.failback import FailBackInput, FailBackResult, VmMove, fail_back
-from outlive.failover.fleet import Fleet
-from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Join, Leave, Offer, Open
-from outlive.failover.planner.plan import PlanInput, plan
-from outlive.placement.rules import Demands
-from outlive.placement.vms import VmView
-from outlive.resources import CPU, MEMORY
-from outlive.resources.policies import AffinityRule
+from outlive.base import Random
+from outlive.failover import FailBackInput, FailBackResult, FleetIndex, SlotView, VmMove, fail_back
+from outlive.failover.planner import Join, Leave, Open
+from outlive.failover.planner.plan import plan
+from outlive.placement import VmConstraints, VmView
+from outlive.resources import CPU, MEMORY, AffinityRule
 from outlive.resources.reasons import FailBackReason
 
 GIB = 2**30
@@ -35,13 +31,13 @@ def slot(name: str, host: str, **members: str) -> SlotView:
     return SlotView(name=name, host=host, cpu_milli=1000, memory_bytes=2 * GIB, members=members, ready=True)
 
 
-def prefers(name: str, host: str, rules: tuple[AffinityRule, ...] = (), limit: tuple[str, ...] = ()) -> Demands:
-    return Demands(id=name, rules=rules, host_limit=limit, preferred={host: 10})
+def prefers(name: str, host: str, rules: tuple[AffinityRule, ...] = (), limit: tuple[str, ...] = ()) -> VmConstraints:
+    return VmConstraints(id=name, rules=rules, host_limit=limit, preferred={host: 10})
 
 
 def asked(
     vms: list[VmView],
-    demands: list[Demands],
+    demands: list[VmConstraints],
     slots: tuple[SlotView, ...] = (),
     on: tuple[str, ...] = HOSTS,
     **more: object,
@@ -97,12 +93,12 @@ def test_an_affinity_group_goes_together_or_not_at_all() -> None:
     group = [vm("a", "h1"), vm("b", "h1")]
     both = [prefers("a", "h2", TOGETHER), prefers("b", "h2", TOGETHER)]
     assert [move.vm for move in fail_back(asked(group, both)).moves] == ["a", "b"]
-    kept_apart = [both[0], prefers("b", "h2", (*TOGETHER, *APART)), Demands(id="x", rules=APART)]
+    kept_apart = [both[0], prefers("b", "h2", (*TOGETHER, *APART)), VmConstraints(id="x", rules=APART)]
     closed = fail_back(asked([*group, vm("x", "h2")], kept_apart))
     assert (closed.moves, why(closed)) == ((), [FailBackReason.AGAINST_RULE] * 2)
     unwilling = fail_back(asked(group, both, willing=("a",), back=("a",)))
     assert why(unwilling) == [FailBackReason.GROUP_STAYS]
-    undecided = [both[0], Demands(id="b", rules=TOGETHER, preferred={"h1": 20})]
+    undecided = [both[0], VmConstraints(id="b", rules=TOGETHER, preferred={"h1": 20})]
     assert why(fail_back(asked(group, undecided, back=("a",)))) == [FailBackReason.GROUP_PREFERS]
     no_room = asked(group, both)
     short = fail_back(msgspec.structs.replace(no_room, free={**no_room.free, "h2": {CPU: 1500, MEMORY: 20 * GIB}}))
@@ -129,13 +125,12 @@ def test_nobody_is_covered_less_after_any_step_on_the_way_home(seed: int, count:
     random, on = Random(seed), tuple(fleets.hosts(count))
     vms = fleets.vms(random, size, on, sizes=(1, 1, 2))
     required = {one.id: need for one in vms if random.random() < 0.7}
-    offer = {"": Offer(hosts=on, scores=(1.0,) * count)}
-    made = plan(PlanInput(vms=tuple(vms), required=required, new=offer, reuse=offer, hosts=on, packing=False))
+    made = plan(fleets.plan_input(vms, on, required, packing=False))
     slots = tuple(msgspec.structs.replace(one, ready=True) for one in made.slots)
     wishes = [prefers(one.id, random.choice(on)) for one in vms if random.random() < 0.6]
     result = fail_back(asked(vms, wishes, slots, on=on, required=required, free={}))
-    fleet = Fleet.build(slots, vms, required)
-    faulty, missing = set(fleet.faulty()), fleet.missing()
+    fleet = FleetIndex.build(slots, vms, required)
+    faulty, missing = set(fleet.list_faulty()), fleet.missing_slots()
     views = {one.id: one for one in vms}
     for action in result.slots:
         if isinstance(action, Open):
@@ -147,9 +142,9 @@ def test_nobody_is_covered_less_after_any_step_on_the_way_home(seed: int, count:
             fleet.join(action.vm, action.slot)
         elif isinstance(action, Leave):
             fleet.leave(action.vm, action.slot)
-            assert all(count <= missing.get(one, 0) for one, count in fleet.missing().items())
-            assert set(fleet.faulty()) <= faulty
+            assert all(count <= missing.get(one, 0) for one, count in fleet.missing_slots().items())
+            assert set(fleet.list_faulty()) <= faulty
     for move in result.moves:
         fleet.move(views[move.vm], move.host)
-    assert all(count <= missing.get(one, 0) for one, count in fleet.missing().items())
-    assert set(fleet.faulty()) <= faulty
+    assert all(count <= missing.get(one, 0) for one, count in fleet.missing_slots().items())
+    assert set(fleet.list_faulty()) <= faulty

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from outlive.failover.decisions import DECISIONS
-from outlive.runtime.decisions import Decision, DecisionTable
+from outlive.failover import DECISIONS
+from outlive.runtime import Decision, DecisionTable
 
 TABLE = DecisionTable(DECISIONS)
 RECORDED = Path(__file__).with_name("decisions")
@@ -29,11 +29,11 @@ SLOT = {"name": "ra", "host": "h5", "cpuMilli": 2000, "memoryBytes": 4096, "memb
 @pytest.mark.slow
 def test_every_name_is_there_and_has_a_schema() -> None:
     for name in ("eligible", "find", "check", "required", "resolve_size", "plan", "tolerance", "bound", "coverage"):
-        assert TABLE.schema(f"failover.{name}")["input"]
-    assert {"failover.clean", "failover.select", "failover.assign"} <= set(TABLE.names())
+        assert TABLE.build_schema(f"failover.{name}")["input"]
+    assert {"failover.clean", "failover.select", "failover.assign"} <= set(TABLE.list_names())
 
 
-@pytest.mark.parametrize("name", TABLE.names())
+@pytest.mark.parametrize("name", TABLE.list_names())
 def test_every_decision_gives_the_answer_that_was_recorded(name: str) -> None:
     recorded = json.loads((RECORDED / f"{name.removeprefix('failover.')}.json").read_text())
     assert decide(name, recorded["input"]) == recorded["output"]

@@ -9,22 +9,21 @@ import pytest
 from tests.support import fleets
 from tests.unit.failover.test_tolerance import broken_fleet, located
 
-from outlive.base.errors import BadInput, LimitExceeded
-from outlive.base.random import Random
-from outlive.failover.analysis.survival import (
+from outlive.base import BadInput, LimitExceeded, Random
+from outlive.failover import HostView, SlotView, TopologyChoice, is_large_enough
+from outlive.failover.analysis import (
     FailuresInput,
     FailuresResult,
     LostReason,
     Method,
-    each_case,
-    matched,
+    SurvivalMatrix,
+    ToleranceInput,
+    compute_tolerance,
+    iter_cases,
+    match_slots,
     survive,
 )
-from outlive.failover.analysis.tolerance import SurvivalMatrix, ToleranceInput, tolerance
-from outlive.failover.model import HostView, SlotView
-from outlive.failover.rules import fits
-from outlive.failover.topology import TopologyChoice
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 
 
 class Fleet:
@@ -33,7 +32,7 @@ class Fleet:
     def __init__(self, seed: int, by: str) -> None:
         random = Random(seed)
         self.hosts, self.vms, self.slots = broken_fleet(random)
-        self.units = TopologyChoice(unit=by).of(self.hosts).units
+        self.units = TopologyChoice(unit=by).topology_of(self.hosts).units
         self.required = {vm.id: random.randint(0, 2) for vm in self.vms}
         self.priorities = {vm.id: random.randint(0, 2) for vm in self.vms if random.random() < 0.5}
         self.location = located(self.vms, self.slots)
@@ -49,7 +48,9 @@ class Fleet:
         return [vm for vm in self.vms if self.required[vm.id] and self.unit(vm.host) in down]
 
     def counting(self, vm: VmView) -> list[SlotView]:
-        return [s for s in self.slots if s.ready is not False and s.members.get(vm.id) == vm.host and fits(vm, s)]
+        return [
+            s for s in self.slots if s.ready is not False and s.members.get(vm.id) == vm.host and is_large_enough(vm, s)
+        ]
 
     def own_slots(self, vm: VmView, down: Sequence[str]) -> list[str]:
         return sorted(
@@ -104,7 +105,7 @@ def test_whether_it_holds_is_known_from_tolerance_without_looking_at_the_sets(mo
     monkeypatch.setattr("outlive.failover.analysis.survival.PAIRS_UNASKED", 0)
     for seed in range(150):
         fleet = Fleet(seed, "rack")
-        least = tolerance(
+        least = compute_tolerance(
             ToleranceInput(vms=tuple(fleet.vms), required=fleet.required, slots=tuple(fleet.slots), units=fleet.units)
         )
         for failures in (1, 2, 3):
@@ -165,7 +166,7 @@ def test_contested_slots_go_to_the_most_important_and_serve_as_many_as_they_can(
     for seed in range(300):
         random = Random(seed)
         wanted = [random.sample(range(5), random.randint(0, 3)) for _ in range(random.randint(0, 6))]
-        taken = matched(wanted)
+        taken = match_slots(wanted)
         used = [slot for slot in taken if slot is not None]
         assert len(set(used)) == len(used)
         assert all(slot is None or slot in wanted[at] for at, slot in enumerate(taken))
@@ -187,7 +188,7 @@ def test_each_case_told_one_by_one_adds_up_to_the_totals() -> None:
         fleet = Fleet(seed, "rack")
         given = fleet.asked(failures=2, enumerate=True)
         result = survive(given)
-        cases = list(each_case(given))
+        cases = list(iter_cases(given))
         assert len(cases) == result.cases
         assert sum(len(answer.lost) for _, answer in cases) == result.lost_count
         own = sum(1 for _, answer in cases for one in answer.landing if not one.contested)
@@ -197,7 +198,7 @@ def test_each_case_told_one_by_one_adds_up_to_the_totals() -> None:
 def test_an_enumeration_does_not_rely_on_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = next(fleet for seed in range(60) if not survive((fleet := Fleet(seed, "host")).asked(failures=2)).holds)
     lost = survive(fleet.asked(failures=2, enumerate=True)).lost
-    monkeypatch.setattr(SurvivalMatrix, "levels", lambda matrix: ([9] * len(matrix.vms), []))
+    monkeypatch.setattr(SurvivalMatrix, "compute_levels", lambda matrix: ([9] * len(matrix.vms), []))
     assert survive(fleet.asked(failures=2)).holds
     assert survive(fleet.asked(failures=2, enumerate=True)).lost == lost
 
@@ -245,4 +246,4 @@ def test_nonsense_and_too_much_are_refused_with_what_to_do() -> None:
     with pytest.raises(LimitExceeded, match="too many to look at"):
         survive(FailuresInput(vms=vms, required=dict(required), hosts=hosts, failures=4, enumerate=True))
     with pytest.raises(LimitExceeded, match="too many to list"):
-        list(each_case(FailuresInput(vms=vms, required=dict(required), hosts=hosts, failures=2)))
+        list(iter_cases(FailuresInput(vms=vms, required=dict(required), hosts=hosts, failures=2)))

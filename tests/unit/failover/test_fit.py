@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from outlive.failover.analysis.fit import FitInput, FitUnit, most, most_at_all, most_in_grids
+from outlive.failover.analysis import FitInput, FitUnit, count_fitting_vms, fit_in_grids, limit_vms
 
 
 def literal(given: FitInput) -> int:
@@ -45,7 +45,7 @@ def inputs(draw: st.DrawFn, needed: int = 1) -> FitInput:
 @settings(max_examples=400, deadline=None)
 @given(inputs())
 def test_the_count_is_that_of_all_ways_to_place_slots(given: FitInput) -> None:
-    assert most(given).vms == literal(given)
+    assert count_fitting_vms(given).vms == literal(given)
 
 
 @pytest.mark.slow
@@ -55,7 +55,11 @@ def test_the_bounds_of_one_slot_hold_the_count_between_them(given: FitInput, the
     """Slots that are there already are on further units, which have no room."""
     joinable = max((unit.joinable for unit in given.units), default=0)
     everywhere = replace(given, units=(*given.units, *(FitUnit() for _ in range(joinable + 1))))
-    assert most_in_grids(given).vms <= most(given).vms <= most_at_all(everywhere, slots_there=joinable + there).vms
+    assert (
+        fit_in_grids(given).vms
+        <= count_fitting_vms(given).vms
+        <= limit_vms(everywhere, slots_there=joinable + there).vms
+    )
 
 
 def finds_places(given: FitInput, count: int) -> bool:
@@ -105,35 +109,35 @@ def _holds(homes: list[int], slots: list[tuple[int, tuple[int, ...]]], last: int
 @settings(max_examples=100, deadline=None)
 @given(inputs(needed=2).filter(lambda one: sum(unit.slots for unit in one.units) <= 10))
 def test_vms_with_two_slots_find_places_for_as_many_as_is_said(given: FitInput) -> None:
-    count = most_in_grids(given).vms
+    count = fit_in_grids(given).vms
     assert count > 3 or finds_places(given, count)
-    assert count <= most_at_all(given, slots_there=0).vms
+    assert count <= limit_vms(given, slots_there=0).vms
 
 
 def test_a_grid_of_four_vms_with_two_slots_each_fits_on_eight_hosts_with_one_place_each() -> None:
     given = FitInput(units=(FitUnit(vms=1, slots=1),) * 8, needed=2)
-    result = most_in_grids(given)
+    result = fit_in_grids(given)
     assert (result.vms, result.slots) == (4, 4)
     slots = [(4, (0, 1)), (5, (2, 3)), (6, (0, 2)), (7, (1, 3))]
     assert _holds([0, 1, 2, 3], slots, 3)
 
 
 def test_forty_hosts_of_96_vms_each_take_3744_with_96_slots() -> None:
-    result = most(FitInput(units=(FitUnit(vms=96, slots=96),) * 40))
+    result = count_fitting_vms(FitInput(units=(FitUnit(vms=96, slots=96),) * 40))
     assert (result.vms, result.slots) == (3744, 96)
 
 
 def test_without_slots_everything_is_for_vms() -> None:
-    assert most(FitInput(units=(FitUnit(vms=96, slots=96),) * 40, needed=0)).vms == 3840
+    assert count_fitting_vms(FitInput(units=(FitUnit(vms=96, slots=96),) * 40, needed=0)).vms == 3840
 
 
 def test_a_vm_with_two_slots_needs_three_units() -> None:
     two = FitInput(units=(FitUnit(vms=9, slots=9),) * 2, needed=2)
-    assert most_at_all(two, slots_there=0).vms == 0
+    assert limit_vms(two, slots_there=0).vms == 0
     three = FitInput(units=(FitUnit(vms=9, slots=9),) * 3, needed=2)
-    assert 0 < most_in_grids(three).vms <= most_at_all(three, slots_there=0).vms
+    assert 0 < fit_in_grids(three).vms <= limit_vms(three, slots_there=0).vms
 
 
 def test_many_slots_are_searched_and_not_all_tried() -> None:
-    result = most(FitInput(units=(FitUnit(vms=100_000, slots=100_000),) * 40))
+    result = count_fitting_vms(FitInput(units=(FitUnit(vms=100_000, slots=100_000),) * 40))
     assert (result.vms, result.slots) == (3_900_000, 100_000)

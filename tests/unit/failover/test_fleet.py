@@ -6,10 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.failover.fleet import Fleet, FreeAmounts
-from outlive.failover.model import SlotView
-from outlive.failover.topology import Topology
-from outlive.placement.vms import VmView
+from outlive.failover import FleetIndex, FreeAmounts, SlotView, Topology
+from outlive.placement import VmView
 
 HOSTS = ("a", "b", "c", "d")
 FREE = {host: {"cpu": 10, "memory": 20, "gpu": 1} for host in HOSTS[:3]}
@@ -33,29 +31,29 @@ def vm(name: str, host: str) -> VmView:
     )
 
 
-def fleet() -> Fleet:
+def fleet() -> FleetIndex:
     """Three hosts with figures and one without, a VM on each of two."""
-    made = Fleet.build([slot("s", "a")], [vm("x", "a"), vm("y", "b")], topology=Topology(server_groups=True))
+    made = FleetIndex.build([slot("s", "a")], [vm("x", "a"), vm("y", "b")], topology=Topology(server_groups=True))
     for view in (vm("x", "a"), vm("y", "b")):
         made.separation.put(view, 1)
-    made.set_free(FreeAmounts.of_resources(FREE))
+    made.set_free(FreeAmounts.from_resources(FREE))
     return made
 
 
 def test_what_is_not_counted_is_missing() -> None:
     one = fleet()
-    assert one.lacks("a", {"cpu": 12, "memory": 20, "tpu": 1}) == {"cpu": 2, "tpu": 1}
-    assert one.lacks("d", {"cpu": 1}) == {"cpu": 1}
+    assert one.missing_amounts("a", {"cpu": 12, "memory": 20, "tpu": 1}) == {"cpu": 2, "tpu": 1}
+    assert one.missing_amounts("d", {"cpu": 1}) == {"cpu": 1}
     assert not one.knows_room("d")
-    assert one.fits("a", {"tpu": 0})
+    assert one.has_room("a", {"tpu": 0})
 
 
 def test_without_figures_nothing_is_limited() -> None:
-    one = Fleet()
+    one = FleetIndex()
     assert one.knows_room("a")
-    assert one.fits("a", {"cpu": 2**40, "tpu": 3})
+    assert one.has_room("a", {"cpu": 2**40, "tpu": 3})
     one.open(slot("s", "a"))
-    assert one.room(np.array([one.host("a")]), 2**40, 2**40).all()
+    assert one.have_slot_room(np.array([one.host_number("a")]), 2**40, 2**40).all()
 
 
 def test_a_slot_holds_room_where_it_is_and_where_it_is_wanted() -> None:
@@ -77,9 +75,9 @@ def test_a_vm_takes_its_room_and_its_group_along() -> None:
 
 def test_granted_room_is_known() -> None:
     one = fleet()
-    with one.trial():
+    with one.begin_trial():
         one.grant("d", 5, 6)
-        assert one.fits("d", {"cpu": 5, "memory": 6})
+        assert one.has_room("d", {"cpu": 5, "memory": 6})
     assert not one.knows_room("d")
 
 
@@ -89,13 +87,13 @@ def test_a_trial_leaves_no_trace(steps: list[tuple[str, int]]) -> None:
     one.join("y", "s")
     views = {"x": vm("x", "a"), "y": vm("y", "b")}
     before = _state(one)
-    with one.trial():
+    with one.begin_trial():
         for what, number in steps:
             _step(one, views, what, number)
     assert _state(one) == before
 
 
-def _step(one: Fleet, views: dict[str, VmView], what: str, number: int) -> None:
+def _step(one: FleetIndex, views: dict[str, VmView], what: str, number: int) -> None:
     name, host, who = f"s{number % 3}", HOSTS[number % 4], "xy"[number % 2]
     match what:
         case "open" if not one.has_slot(name):
@@ -109,15 +107,19 @@ def _step(one: Fleet, views: dict[str, VmView], what: str, number: int) -> None:
         case "leave" if one.has_slot(name):
             one.leave(who, name)
         case "free":
-            one.set_free(FreeAmounts.of({"d": (number, number)}))
+            one.set_free(FreeAmounts.from_table({"d": (number, number)}))
         case _:
             pass
 
 
-def _state(one: Fleet) -> object:
+def _state(one: FleetIndex) -> object:
     return (
         {host: one.free_on(host) for host in HOSTS},
-        {name: (one.host_of_slot(name), one.members(name)) for name in ("s", "s0", "s1", "s2") if one.has_slot(name)},
-        {who: (one.location(who), one.faulty()) for who in "xy"},
+        {
+            name: (one.host_of_slot(name), one.members_of(name))
+            for name in ("s", "s0", "s1", "s2")
+            if one.has_slot(name)
+        },
+        {who: (one.location_of(who), one.list_faulty()) for who in "xy"},
         {who: [host for host in HOSTS if one.separation.allows(who, host)] for who in "xy"},
     )

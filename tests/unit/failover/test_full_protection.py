@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.cycles import cloud_of
 from tests.support.failover import GIB, Cloud
 from tests.support.live_failover import LiveCloud, live
-from tests.support.loops import run
 
-from outlive.failover.report.forecast import (
+from outlive.failover.report import (
     BY_ITSELF,
     OVERDUE_S,
     FullProtection,
@@ -28,12 +28,7 @@ NOTHING = ProtectionInput(usual_pass=USUAL, usual_cycle=USUAL)
 FACTOR = 2.0
 SLACK_S = 1.0
 
-passes = st.builds(
-    Pass,
-    gave=st.integers(1, 60),
-    took_s=st.floats(0.001, 60.0),
-    pause_s=st.floats(0.0, 60.0),
-)
+passes = st.builds(Pass, gave=st.integers(1, 60), took_s=st.floats(0.001, 60.0), pause_s=st.floats(0.0, 60.0))
 slots = st.integers(1, 2_000)
 
 
@@ -106,7 +101,7 @@ def test_a_vm_that_is_restarted_counts_until_it_has_landed_and_has_its_slots() -
 
 
 def forecast(cloud: Cloud) -> FullProtection:
-    found = cloud.failover_run.forecast.now()
+    found = cloud.failover_run.forecast.current_forecast()
     assert found is not None
     return found
 
@@ -135,54 +130,44 @@ def judged(seen: list[tuple[float, FullProtection]]) -> None:
 
 
 @pytest.mark.slow
-def test_after_slots_were_lost_the_time_that_upkeep_needs_is_foretold_within_a_factor() -> None:
-    async def story() -> None:
-        async with live({"maxVMsToProcess": 100}) as cloud:
-            cloud.ranker.takes_s = lambda _: 3.0
-            for number in range(240):
-                await cloud.vm(f"vm{number}", f"h{number % 3 + 1}", memory=GIB, cpu=100)
-            await cloud.settle(60)
-            assert forecast(cloud).outlook is Outlook.FULL
-            for slot in (await cloud.memory.list(Reservation)).items:
-                await cloud.memory.delete(slot.ref)
-            judged(await until_full(cloud))
-            notes = [event.note for event in cloud.events.of("FullProtection")]
-            assert any(note.startswith("in about") for note in notes)
-            assert notes[-1] == "every VM has the slots that it needs"
-
-    run(story())
+async def test_after_slots_were_lost_the_time_that_upkeep_needs_is_foretold_within_a_factor() -> None:
+    async with live({"maxVMsToProcess": 100}) as cloud:
+        cloud.ranker.takes_s = lambda _: 3.0
+        for number in range(240):
+            await cloud.vm(f"vm{number}", f"h{number % 3 + 1}", memory=GIB, cpu=100)
+        await cloud.settle(60)
+        assert forecast(cloud).outlook is Outlook.FULL
+        for slot in (await cloud.memory.list(Reservation)).items:
+            await cloud.memory.delete(slot.ref)
+        judged(await until_full(cloud))
+        notes = [event.note for event in cloud.events.of("FullProtection")]
+        assert any(note.startswith("in about") for note in notes)
+        assert notes[-1] == "every VM has the slots that it needs"
 
 
 @pytest.mark.slow
-def test_the_time_that_cycles_need_is_foretold_within_a_factor() -> None:
-    async def story() -> None:
-        config = {"maxVMsToProcess": 10, "reconcileInterval": "30s", "shortReconcileInterval": "2s"}
-        async with live(config, {"eventsReact": False}) as cloud:
-            cloud.ranker.takes_s = lambda _: 0.5
-            for number in range(50):
-                await cloud.vm(f"vm{number}", f"h{number % 3 + 1}", memory=GIB, cpu=100)
-            judged(await until_full(cloud))
-
-    run(story())
+async def test_the_time_that_cycles_need_is_foretold_within_a_factor() -> None:
+    config = {"maxVMsToProcess": 10, "reconcileInterval": "30s", "shortReconcileInterval": "2s"}
+    async with live(config, {"eventsReact": False}) as cloud:
+        cloud.ranker.takes_s = lambda _: 0.5
+        for number in range(50):
+            await cloud.vm(f"vm{number}", f"h{number % 3 + 1}", memory=GIB, cpu=100)
+        judged(await until_full(cloud))
 
 
-def test_a_vm_that_fits_nowhere_makes_it_never_until_a_host_is_added() -> None:
-    async def story() -> None:
-        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
-        await cloud.hosts("h1", "h2")
-        await cloud.vm("big", "h1", memory=2**50)
-        await cloud.cycle()
-        found = forecast(cloud)
-        assert (found.outlook, found.eta_s) == (Outlook.NEVER, None)
-        assert cloud.metric("failover_full_protection_seconds") == float("inf")
-        assert cloud.metric("failover_vms_without_full_protection") == 1
-        (event,) = cloud.events.of("FullProtection")
-        assert event.type == "Warning"
-        assert event.note.startswith("never as things are, because of no-capacity (1 VM; ")
-        await cloud.host("h3", memory=2**51)
-        await cloud.cycle()
-        assert forecast(cloud).outlook is Outlook.FULL
-        assert cloud.metric("failover_full_protection_seconds") == 0
-        assert cloud.events.of("FullProtection")[-1].type == "Normal"
-
-    run(story())
+async def test_a_vm_that_fits_nowhere_makes_it_never_until_a_host_is_added() -> None:
+    cloud = await cloud_of("h1", "h2", need=1)
+    await cloud.vm("big", "h1", memory=2**50)
+    await cloud.cycle()
+    found = forecast(cloud)
+    assert (found.outlook, found.eta_s) == (Outlook.NEVER, None)
+    assert cloud.metric("failover_full_protection_seconds") == float("inf")
+    assert cloud.metric("failover_vms_without_full_protection") == 1
+    (event,) = cloud.events.of("FullProtection")
+    assert event.type == "Warning"
+    assert event.note.startswith("never as things are, because of no-capacity (1 VM; ")
+    await cloud.host("h3", memory=2**51)
+    await cloud.cycle()
+    assert forecast(cloud).outlook is Outlook.FULL
+    assert cloud.metric("failover_full_protection_seconds") == 0
+    assert cloud.events.of("FullProtection")[-1].type == "Normal"

@@ -7,16 +7,13 @@ from collections import Counter
 import msgspec
 import pytest
 
-from outlive.failover.check import CheckInput, Fault, Violation, check
-from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Fail, Need, Offer, Open
-from outlive.failover.planner.assign import AssignInput, assign
-from outlive.failover.planner.plan import PlanInput, PlanResult, plan
+from outlive.failover import CheckInput, ConflictIndex, SlotView, Violation, ViolationKind, groups_of, resolve_size
+from outlive.failover.check import check
+from outlive.failover.planner import AssignInput, Fail, Need, Open, PlacementOffer, PlanInput, PlanResult
+from outlive.failover.planner.assign import assign
+from outlive.failover.planner.plan import plan
 from outlive.failover.planner.replan import replan
-from outlive.failover.separation import groups_of
-from outlive.failover.sizes import resolve_size
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 from outlive.resources import AffinityRule
 
 GIB = 2**30
@@ -53,7 +50,7 @@ def plan_of(
     slots: tuple[SlotView, ...] = (),
 ) -> PlanInput:
     """``hosts``: the best first. ``free``: host → GiB."""
-    offer = {"": Offer(hosts=tuple(hosts), scores=tuple(float(-place) for place in range(len(hosts))))}
+    offer = {"": PlacementOffer(hosts=tuple(hosts), scores=tuple(float(-place) for place in range(len(hosts))))}
     room = dict.fromkeys(hosts, 64) if free is None else free
     return PlanInput(
         vms=tuple(vms),
@@ -142,8 +139,8 @@ def test_a_recorded_assignment_repeats_with_those_of_the_group_that_are_served_l
         slots=(),
         vms=(a,),
         needs=(need,),
-        reuse={"c": Offer()},
-        new={"c": Offer(hosts=("h2", "h3"), scores=(1.0, 0.0))},
+        reuse={"c": PlacementOffer()},
+        new={"c": PlacementOffer(hosts=("h2", "h3"), scores=(1.0, 0.0))},
         free={"h2": (64_000, GIB), "h3": (64_000, 2 * GIB)},
         groups=groups_of([a, b], {"a": 1, "b": 1}),
     )
@@ -158,12 +155,7 @@ def test_a_recorded_assignment_repeats_with_those_of_the_group_that_are_served_l
 
 @pytest.mark.parametrize(
     ("name", "groups"),
-    [
-        ("a", {"g", "k", "far", "mates"}),
-        ("x", {"far", "g", "k"}),
-        ("m", {"mates", "g", "k"}),
-        ("alone", set()),
-    ],
+    [("a", {"g", "k", "far", "mates"}), ("x", {"far", "g", "k"}), ("m", {"mates", "g", "k"}), ("alone", set())],
 )
 def test_a_decision_sees_every_group_that_bears_on_the_vm_and_no_other(name: str, groups: set[str]) -> None:
     vms = [
@@ -179,7 +171,7 @@ def test_a_decision_sees_every_group_that_bears_on_the_vm_and_no_other(name: str
     found = groups_of(vms, {}, among={name})
     assert {group.name for group in found} == groups
     index = ConflictIndex.build((), vms, dict.fromkeys((one.id for one in vms), 1))
-    assert {group.name for group in index.separation.related(name)} == groups
+    assert {group.name for group in index.separation.related_groups(name)} == groups
 
 
 def checked(vms: list[VmView], slots: list[SlotView], required: dict[str, int] | None = None) -> list[Violation]:
@@ -191,7 +183,9 @@ def test_a_check_names_slots_of_a_group_on_hosts_that_another_of_it_may_not_run_
     a, b = vm("a", "h1", "g"), vm("b", "h1", "g", "k")
     c = vm("c", "h1", "k", only=("h1", "h4"))
     slots = [slot("s", "h2", a), slot("t", "h4", b)]
-    (found,) = [one for one in checked([a, b, c], slots, {"a": 1, "b": 2, "c": 0}) if one.fault is Fault.SERVER_GROUP]
+    (found,) = [
+        one for one in checked([a, b, c], slots, {"a": 1, "b": 2, "c": 0}) if one.fault is ViolationKind.SERVER_GROUP
+    ]
     assert (found.vm, found.slots, found.host, found.others) == ("a", ("s",), "h2", ("c",))
     assert found.message == (
         "slot s of VM a is on h2, where c of affinity groups g and k may not run, so that recovery starts none of them"

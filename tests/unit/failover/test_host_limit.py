@@ -10,44 +10,48 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import fleets
 from tests.support.certified import certified, documents, fleet, planned, resources, state_file
-from tests.support.cycles import six_hosts, slots_of
-from tests.support.failover import Cloud
-from tests.support.loops import run
+from tests.support.cycles import cloud_of, slots_of
 
-from outlive.base.random import Random
-from outlive.failover.analysis.coverage import CoverageInput, allocation_fault, assess_state
-from outlive.failover.analysis.tolerance import tolerances
-from outlive.failover.calls import Caller, placement_class
-from outlive.failover.certificate import Lack, encode_certificate
-from outlive.failover.check import CheckInput, Fault, check
-from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Fail, Join, Offer, Open
-from outlive.failover.planner.cleanup import Cause, CleanInput, clean
-from outlive.failover.planner.plan import PlanInput, plan
-from outlive.failover.planner.repack import RepackInput, repack
-from outlive.failover.rules import counts, find_eligible_reservations, serves
-from outlive.failover.sizes import resolve_size
-from outlive.failover.slots import as_it_stands
-from outlive.failover.verify.check import Options, verify
-from outlive.failover.verify.findings import Code
-from outlive.node.membership.holders import HOLD, HoldView, Me
-from outlive.node.membership.states import MemberView
-from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
-from outlive.placement.rules import may_run_on
-from outlive.placement.vms import VmView
-from outlive.recovery.model import (
-    Action,
+from outlive.base import Random
+from outlive.failover import (
+    Caller,
+    CheckInput,
+    ConflictIndex,
+    LackReason,
+    SlotView,
+    ViolationKind,
+    apply_closed_hosts,
+    encode_certificate,
+    find_eligible_reservations,
+    placement_class,
+    resolve_size,
+    serves,
+    slot_counts,
+)
+from outlive.failover.analysis import CoverageInput, allocation_fault, assess_state, compute_tolerances
+from outlive.failover.check import check
+from outlive.failover.planner import Cause, CleanInput, Fail, Join, Open, PlacementOffer, RepackInput, clean
+from outlive.failover.planner.plan import plan
+from outlive.failover.planner.repack import repack
+from outlive.failover.verify import Code, VerifyOptions, verify
+from outlive.node.membership import HOLD, HoldView, Me, MemberView
+from outlive.node.vm import READY, RUN, NodeFigures, NodeMemory
+from outlive.placement import VmView, may_run_on
+from outlive.recovery import (
     ActionKind,
     AffectedVm,
     HolderState,
     HostHealth,
     HostState,
+    LostVm,
+    RecoverConfig,
+    RecoverInput,
+    RecoveryAction,
     RecoveryView,
     SlotState,
+    plan_recovery,
+    recover,
 )
-from outlive.recovery.plan import plan_recovery
-from outlive.recovery.without_slot import LostVm, RecoverConfig, RecoverInput, recover
 from outlive.resources import Holder, MemberRecord, VirtualMachine
 from outlive.resources.reasons import AllocationFault, render
 
@@ -77,9 +81,9 @@ def test_slot_outside_the_limit_counts_for_nobody_and_leaves_are_told_why() -> N
     status = assess_state(CoverageInput(vms=(VM,), required={"a": 2}, slots=(HERE, THERE)))["a"]
     assert (status.slots, status.covered, status.reason) == (("here",), False, "host-not-allowed")
     assert "h3" in status.message
-    assert tolerances((VM,), (HERE, THERE), {"a": "h1"}, {}) == {"a": 1}
+    assert compute_tolerances((VM,), (HERE, THERE), {"a": "h1"}, {}) == {"a": 1}
     (wrong,) = check(CheckInput(vms=(VM,), slots=(HERE, THERE))).violations
-    assert (wrong.fault, wrong.slots) == (Fault.NOT_ALLOWED, ("there",))
+    assert (wrong.fault, wrong.slots) == (ViolationKind.NOT_ALLOWED, ("there",))
     (drop,) = clean(CleanInput(vms=(VM,), slots=(HERE, THERE))).dropped
     assert (drop.cause, drop.slot) == (Cause.NOT_ALLOWED, "there")
 
@@ -88,17 +92,21 @@ def test_vm_may_not_join_outside_its_limit() -> None:
     empty = [_replace(slot, members={}) for slot in (HERE, THERE)]
     assert find_eligible_reservations(VM, empty) == [empty[0]]
     counters = ConflictIndex.build([HERE, THERE], [VM], {"a": 2})
-    assert counters.misses("a") == 1
+    assert counters.count_missing("a") == 1
     counters.add_vm(_replace(VM, host_limit=()), 2)
-    assert counters.misses("a") == 0
+    assert counters.count_missing("a") == 0
 
 
 def test_placement_is_asked_about_the_hosts_of_the_limit_only() -> None:
     size, caller = resolve_size(VM), Caller()
-    calls = (caller.reuse(VM, size, ignore=()), caller.new(VM, size, ignore=()), caller.validate(VM, "h2"))
+    calls = (
+        caller.build_reuse_call(VM, size, ignore=()),
+        caller.build_new_call(VM, size, ignore=()),
+        caller.validate(VM, "h2"),
+    )
     assert {call.request.force_hosts for call in calls} == {("h1", "h2")}
     free = _replace(VM, host_limit=())
-    assert caller.new(free, size, ignore=()).request.force_hosts is None
+    assert caller.build_new_call(free, size, ignore=()).request.force_hosts is None
     assert placement_class(VM, size, with_project=True) != placement_class(free, size, with_project=True)
 
 
@@ -113,7 +121,7 @@ def test_why_a_slot_is_worthless_is_told_exactly_where_it_does_not_count(seed: i
         for vm in vms:
             if vm.id in ready.members:
                 moved = _replace(vm, host=random.choice(on)) if random.random() < 0.3 else vm
-                assert (allocation_fault(moved, ready) is None) == counts(moved, ready)
+                assert (allocation_fault(moved, ready) is None) == slot_counts(moved, ready)
 
 
 def of_fleet(random: Random) -> tuple[list[str], list[VmView], dict[str, int], tuple[SlotView, ...]]:
@@ -121,12 +129,8 @@ def of_fleet(random: Random) -> tuple[list[str], list[VmView], dict[str, int], t
     on = fleets.hosts(random.randint(4, 7))
     vms = some_limits(random, fleets.vms(random, random.randint(3, 10), on, sizes=(1, 2)), on)
     needs = {vm.id: random.randint(0, 2) for vm in vms}
-    offer = {"": Offer(hosts=tuple(on))}
     effort_s = random.choice((0.0, 0.0, 0.01))
-    given = PlanInput(
-        vms=tuple(vms), required=needs, reuse=offer, new=offer, hosts=tuple(on), packing=True, effort_s=effort_s
-    )
-    result = plan(given)
+    result = plan(fleets.plan_input(vms, on, needs, packing=True, effort_s=effort_s))
     for action in result.actions:
         if isinstance(action, Join | Open):
             assert may_run_on(next(vm for vm in vms if vm.id == action.vm), action.host)
@@ -142,8 +146,8 @@ def test_no_plan_and_no_repacking_gives_a_slot_where_the_vm_may_not_run(seed: in
     random = Random(seed)
     on, vms, needs, slots = of_fleet(random)
     faults = check(CheckInput(vms=tuple(vms), slots=slots, required=needs)).violations
-    assert not [fault for fault in faults if fault.fault is Fault.NOT_ALLOWED]
-    offer = {"": Offer(hosts=tuple(on))}
+    assert not [fault for fault in faults if fault.fault is ViolationKind.NOT_ALLOWED]
+    offer = {"": PlacementOffer(hosts=tuple(on))}
     classes = {vm.id: "" for vm in vms}
     moves = repack(
         RepackInput(slots=slots, vms=tuple(vms), required=needs, classes=classes, reuse=offer, limit=20, effort_s=0.05)
@@ -168,7 +172,7 @@ def test_what_coverage_promises_recovery_assigns_and_the_host_admits_whatever_fa
     ]
     slots = tuple(_replace(slot, ready=random.random() > 0.1) for slot in slots)
     closed = frozenset(random.sample(on, random.randint(0, 1)))
-    standing = tuple(as_it_stands(slot, dict.fromkeys(closed, "is closed")) for slot in slots)
+    standing = tuple(apply_closed_hosts(slot, dict.fromkeys(closed, "is closed")) for slot in slots)
     reported = assess_state(CoverageInput(vms=tuple(vms), required=needs, slots=standing))
     for size in (1, 2):
         for failed in combinations(on, size):
@@ -189,7 +193,7 @@ def recovered(
     on: list[str],
     failed: tuple[str, ...],
     closed: frozenset[str] = frozenset(),
-) -> dict[str, Action]:
+) -> dict[str, RecoveryAction]:
     """What recovery does about the VMs of hosts that are proven dead, while others take nobody."""
     view = RecoveryView(
         vms=tuple(
@@ -263,22 +267,18 @@ def test_recovery_passes_a_slot_over_where_the_vm_may_not_run() -> None:
     assert "hostLimit" in render(actions["a"].reason).text
 
 
-def test_cycle_gives_slots_inside_the_limit_and_takes_back_what_a_new_limit_forbids() -> None:
-    async def story() -> None:
-        cloud = Cloud()
-        await six_hosts(cloud)
-        await cloud.vm("a", "h1", host_limit=("h1", "h3", "h5"))
-        await cloud.cycle()
-        slots = await cloud.slots()
-        assert {slots[name].host for name in await slots_of(cloud, "a")} == {"h3", "h5"}
-        found = await cloud.memory.get(VirtualMachine, "a")
-        spec = _replace(found.spec, host_limit=("h1", "h2", "h3"))
-        await cloud.memory.replace(_replace(found, spec=spec))
-        await cloud.cycle()
-        slots = await cloud.slots()
-        assert {slots[name].host for name in await slots_of(cloud, "a")} == {"h2", "h3"}
-
-    run(story())
+async def test_cycle_gives_slots_inside_the_limit_and_takes_back_what_a_new_limit_forbids() -> None:
+    cloud = await cloud_of()
+    await cloud.vm("a", "h1", host_limit=("h1", "h3", "h5"))
+    await cloud.cycle()
+    slots = await cloud.slots()
+    assert {slots[name].host for name in await slots_of(cloud, "a")} == {"h3", "h5"}
+    found = await cloud.memory.get(VirtualMachine, "a")
+    spec = _replace(found.spec, host_limit=("h1", "h2", "h3"))
+    await cloud.memory.replace(_replace(found, spec=spec))
+    await cloud.cycle()
+    slots = await cloud.slots()
+    assert {slots[name].host for name in await slots_of(cloud, "a")} == {"h2", "h3"}
 
 
 def test_certificate_claims_no_slot_outside_the_limit_and_the_checker_refuses_one_that_does() -> None:
@@ -294,10 +294,10 @@ def test_certificate_claims_no_slot_outside_the_limit_and_the_checker_refuses_on
             one["spec"]["hostLimit"] = [line.host, *allowed]
     now = resources(plain)
     (lack,) = certified(now).uncertified
-    assert (lack.vm, lack.reason) == (line.id, Lack.NOT_ALLOWED)
+    assert (lack.vm, lack.reason) == (line.id, LackReason.NOT_ALLOWED)
     partial = certified(now, partial=True).certificate
     assert partial is not None
-    assert verify(state_file(now), encode_certificate(partial), Options(allow_partial=True)).accepted
+    assert verify(state_file(now), encode_certificate(partial), VerifyOptions(allow_partial=True)).accepted
     forged = _replace(whole, state_digest=partial.state_digest)
     verdict = verify(state_file(now), encode_certificate(forged))
     assert not verdict.accepted

@@ -13,18 +13,13 @@ from hypothesis import strategies as st
 from tests.support.placement import commitment, host, slot
 from tests.support.small_clouds import small_cloud
 
-from outlive.base.errors import NotFound
-from outlive.base.random import Random
-from outlive.failover.analysis.whatif.altered import Altered
-from outlive.failover.analysis.whatif.fit import FlavorFit, Limit, how_many
-from outlive.failover.analysis.whatif.questions import most_vms
-from outlive.failover.check import CheckInput, check
-from outlive.failover.config import FailoverSettings
-from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Fail
+from outlive.base import NotFound, Random
+from outlive.failover import CheckInput, Documents, FailoverSettings, SlotView, Snapshot, plan_input, snapshot_of
+from outlive.failover.analysis.whatif import Altered, FlavorFit, Limit, count_further_vms, most_vms
+from outlive.failover.check import check
+from outlive.failover.planner import Fail
 from outlive.failover.planner.plan import plan
-from outlive.failover.snapshot import Documents, Snapshot, plan_input, snapshot_of
-from outlive.placement.vms import VmList, VmView
+from outlive.placement import VmList, VmView
 from outlive.resources import RESERVATION_TYPE_LABEL, Amounts, Hypervisor, Reservation
 
 GIB = 2**30
@@ -55,7 +50,7 @@ def seen(
 
 
 def asked(gathered: Snapshot, like: VmView = LIKE, zone: str = "") -> FlavorFit:
-    return asyncio.run(how_many(gathered, like, limit_zone=zone))
+    return asyncio.run(count_further_vms(gathered, like, limit_zone=zone))
 
 
 def test_forty_hosts_of_384_gib_take_exactly_3744_vms_of_4_gib_with_a_slot_each() -> None:
@@ -180,7 +175,7 @@ def test_so_many_vms_can_be_put_there_and_one_more_cannot(
 ) -> None:
     hosts, sold, vms = drawn
     gathered = seen(hosts, sold, vms)
-    if any(gathered.fleet.overbooked(one.name) for one in hosts):
+    if any(gathered.fleet.overbooked_amounts(one.name) for one in hosts):
         return
     result = plan(msgspec.structs.replace(asyncio.run(plan_input(gathered)), packing=False))
     found = asked(gathered)
@@ -189,7 +184,7 @@ def test_so_many_vms_can_be_put_there_and_one_more_cannot(
     assert found.exact
     free = {
         name: (left[1] - sum(one.memory_bytes for one in result.slots if one.host == name)) // (4 * GIB)
-        for name, left in zip(gathered.fleet.names, gathered.fleet.free().tolist(), strict=True)
+        for name, left in zip(gathered.fleet.names, gathered.fleet.free_amounts().tolist(), strict=True)
     }
     best = _best(gathered, result.slots, free)
     assert found.vms == best[0]
@@ -248,14 +243,14 @@ def test_the_planner_never_finds_room_for_more_on_odd_clouds() -> None:
             like = msgspec.structs.replace(LIKE, zone=zones[0], memory_bytes=2 * GIB)
             now = Altered(
                 hosts={one.name: one for one in gathered.observation.hypervisors},
-                reservations={one.name: one for one in gathered.fleet.reservations()},
+                reservations={one.name: one for one in gathered.fleet.list_reservations()},
                 vms={vm.id: vm for vm in gathered.observation.listing.vms},
                 besides=(),
                 settings=gathered.settings,
                 k=cloud.k,
             )
             planned = runner.run(most_vms(now, like)).most
-            found = runner.run(how_many(gathered, like, limit_zone=zones[0]))
+            found = runner.run(count_further_vms(gathered, like, limit_zone=zones[0]))
             assert found.vms <= found.at_most
             if planned is not None:
                 assert planned <= found.at_most, seed

@@ -5,25 +5,34 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-from outlive.failover.analysis.coverage import CoverageInput, coverage
-from outlive.failover.analysis.questions import Question, any_units, names
-from outlive.failover.analysis.survival import FailuresInput, survive
-from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
-from outlive.failover.model import HostView, SlotView
-from outlive.failover.report.html.coverage import coverage_report
-from outlive.failover.report.html.figures import (
+from outlive.failover import HostView, SlotView
+from outlive.failover.analysis import (
+    CoverageInput,
+    FailuresInput,
+    Question,
+    ToleranceInput,
+    any_units,
+    compute_coverage,
+    compute_tolerance,
+    render_case,
+    survive,
+)
+from outlive.failover.report.html import (
+    CaseEffect,
     FleetFigures,
     HostFigures,
     Share,
-    cores,
-    gib,
+    coverage_report,
+    format_cores,
+    format_gib,
+    format_percent,
+    format_times,
     group_domain,
-    percent,
-    times,
+    host_text,
+    hosts_table,
+    survival_report,
 )
-from outlive.failover.report.html.heatmap import CaseEffect, host_text, hosts_table
-from outlive.failover.report.html.survival import survival_report
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 
 EVIL = "</td><script>alert('x')</script>&\"'"
 GIB = 2**30
@@ -60,8 +69,8 @@ def hostile_coverage() -> bytes:
     slots = (SlotView(name=f"s{EVIL}", host="g", members={vms[0].id: vms[0].host}),)
     required = {vm.id: 1 for vm in vms}
     hosts = (HostView(name=vms[0].host), HostView(name="g"))
-    result = coverage(CoverageInput(vms=vms, required=required, slots=slots, hosts=hosts))
-    judged = tolerance(ToleranceInput(vms=vms, required=required, slots=slots))
+    result = compute_coverage(CoverageInput(vms=vms, required=required, slots=slots, hosts=hosts))
+    judged = compute_tolerance(ToleranceInput(vms=vms, required=required, slots=slots))
     fleet = FleetFigures(hosts=tuple(figures(host.name) for host in hosts), grouped_by=EVIL, source=EVIL, when=EVIL)
     return coverage_report(fleet, result, "host", {"host": judged})
 
@@ -118,14 +127,24 @@ def test_hosts_are_grouped_by_the_domain_in_question_then_by_racks() -> None:
 
 
 def test_amounts_do_not_round_to_a_lie() -> None:
-    assert [percent(share) for share in (0, 0.001, 0.5, 0.9999, 1)] == ["0 %", "below 1 %", "50 %", "99.9 %", "100 %"]
-    assert (gib(5 * GIB), gib(2048 * GIB), gib(20 * 1024 * GIB)) == ("5.0 GiB", "2,048 GiB", "20.0 TiB")
-    assert (cores(1500), cores(64_000)) == ("1.5 cores", "64 cores")
-    assert (times(3, 2), times(3, 0)) == ("1.50 times", "–")
+    assert [format_percent(share) for share in (0, 0.001, 0.5, 0.9999, 1)] == [
+        "0 %",
+        "below 1 %",
+        "50 %",
+        "99.9 %",
+        "100 %",
+    ]
+    assert (format_gib(5 * GIB), format_gib(2048 * GIB), format_gib(20 * 1024 * GIB)) == (
+        "5.0 GiB",
+        "2,048 GiB",
+        "20.0 TiB",
+    )
+    assert (format_cores(1500), format_cores(64_000)) == ("1.5 cores", "64 cores")
+    assert (format_times(3, 2), format_times(3, 0)) == ("1.50 times", "–")
 
 
 def test_lists_of_names_end() -> None:
-    assert names(("a",)) == "a"
-    assert names(("a", "b", "c")) == "a, b and c"
-    assert names(tuple("abcdefgh")) == "a, b, c, d, e, f and 2 more"
+    assert render_case(("a",)) == "a"
+    assert render_case(("a", "b", "c")) == "a, b and c"
+    assert render_case(tuple("abcdefgh")) == "a, b, c, d, e, f and 2 more"
     assert [any_units(count, "rack") for count in (1, 2)] == ["any rack", "any 2 racks"]

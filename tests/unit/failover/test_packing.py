@@ -9,16 +9,13 @@ import pytest
 from tests.support import fleets
 from tests.support.literal_rules import DependencyGraph
 
-from outlive.base.random import Random
-from outlive.failover.analysis.bound import BoundInput, bound
-from outlive.failover.check import CheckInput, check
-from outlive.failover.model import HostView, SlotView
-from outlive.failover.planner.actions import Fail, Join, Offer, Open
-from outlive.failover.planner.packing.board import Board
-from outlive.failover.planner.packing.search import Annealer
-from outlive.failover.planner.plan import PlanInput, PlanResult, plan
-from outlive.failover.topology import Topology
-from outlive.placement.vms import VmView
+from outlive.base import Random
+from outlive.failover import CheckInput, HostView, SlotView, Topology
+from outlive.failover.analysis import BoundInput, compute_bound
+from outlive.failover.check import check
+from outlive.failover.planner import Fail, Join, Open, PlacementOffer, PlanInput, PlanResult
+from outlive.failover.planner.packing import Annealer, Board
+from outlive.failover.planner.plan import plan
 
 GIB = 2**30
 LITTLE = 0.05
@@ -38,7 +35,7 @@ def random_fleet(seed: int) -> PlanInput:
     free = {host: (random.randint(0, 30) * 1000, random.randint(0, 60) * GIB) for host in on}
     classes = {vm.id: random.choice("ab") for vm in vms}
     some = [host for host in on if random.random() < 0.8]
-    offers = {"a": Offer(hosts=tuple(on)), "b": Offer(hosts=tuple(some))}
+    offers = {"a": PlacementOffer(hosts=tuple(on)), "b": PlacementOffer(hosts=tuple(some))}
     units = {host: f"u{number // 2}" for number, host in enumerate(on)} if random.random() < 0.2 else {}
     apart = {host: f"r{number % 4}" for number, host in enumerate(on)} if random.random() < 0.2 else {}
     return PlanInput(
@@ -111,7 +108,7 @@ def test_a_packed_plan_holds_and_is_never_worse_than_one_without_search(seed: in
     given = random_fleet(seed)
     packed = plan(given)
     assert_right(given, packed)
-    least = bound(
+    least = compute_bound(
         BoundInput(
             vms=given.vms,
             required=given.required,
@@ -148,26 +145,20 @@ def test_topping_up_leaves_what_is_there_in_place(seed: int) -> None:
 
 def equal(hosts: int, on_each: int, **more: object) -> PlanInput:
     on = fleets.hosts(hosts)
-    vms = [
-        VmView(id=f"v{n:04}", host=on[n % hosts], zone="z", flavor="f", cpu_milli=1000, memory_bytes=GIB)
-        for n in range(hosts * on_each)
-    ]
-    offer = {"": Offer(hosts=tuple(on), scores=(1.0,) * hosts)}
-    given = PlanInput(vms=tuple(vms), required={vm.id: 2 for vm in vms}, reuse=offer, new=offer, hosts=tuple(on))
-    return msgspec.structs.replace(given, **more)
+    vms = [fleets.vm(f"v{n:04}", on[n % hosts]) for n in range(hosts * on_each)]
+    return fleets.plan_input(vms, on, 2, **more)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_with_one_slot_each_nothing_less_can_be_reserved_where_some_hosts_are_empty(seed: int) -> None:
     random = Random(seed)
     on = fleets.hosts(12)
-    vms = tuple(fleets.vms(random, 60, on[:9], sizes=(1, 2, 4, 8)))
-    offer = {"": Offer(hosts=tuple(on))}
-    given = PlanInput(vms=vms, required={vm.id: 1 for vm in vms}, reuse=offer, new=offer, hosts=tuple(on))
+    vms = fleets.vms(random, 60, on[:9], sizes=(1, 2, 4, 8))
+    given = fleets.plan_input(vms, on, 1)
     result = plan(given)
     assert_right(given, result)
     hosts = tuple(HostView(name=host) for host in on)
-    assert memory(result) == bound(BoundInput(vms=vms, required=given.required, hosts=hosts)).memory_bytes
+    assert memory(result) == compute_bound(BoundInput(vms=vms, required=given.required, hosts=hosts)).memory_bytes
 
 
 @pytest.mark.slow
@@ -185,7 +176,7 @@ def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
 
 
 @pytest.mark.slow
-def test_whoever_hands_in_a_deadline_is_told_that_it_cut_the_search_short() -> None:
+def test_an_answer_says_that_the_deadline_of_its_caller_cut_the_search_short() -> None:
     asked = iter([True] * 5)
     cut = plan(equal(12, 4, effort_s=5.0), keep_going=lambda: next(asked, False))
     assert cut.cut_short

@@ -10,30 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
 
-from outlive.base.random import Random
-from outlive.failover.analysis.bound import BoundInput, bound
-from outlive.failover.check import CheckInput, check
-from outlive.failover.model import HostView, SlotView
-from outlive.failover.planner.actions import Fail, Join, Offer, Open
-from outlive.failover.planner.plan import PlanInput, PlanResult, plan
-from outlive.placement.vms import VmView
+from outlive.base import Random
+from outlive.failover import CheckInput, SlotView
+from outlive.failover.check import check
+from outlive.failover.planner import Fail, Join, Open, PlanResult
+from outlive.failover.planner.plan import plan
+from outlive.placement import VmView
 
 SEEDS = st.integers(0, 2**32)
 GIB = 2**30
 
 
 def planned(vms: list[VmView], on: list[str], k: int, *, slots: tuple[SlotView, ...] = ()) -> PlanResult:
-    everywhere = {"": Offer(hosts=tuple(on), scores=(1.0,) * len(on))}
-    return plan(
-        PlanInput(
-            vms=tuple(vms),
-            required={vm.id: k for vm in vms},
-            slots=slots,
-            reuse=everywhere,
-            new=everywhere,
-            hosts=tuple(on),
-        )
-    )
+    return plan(fleets.plan_input(vms, on, k, slots=slots))
 
 
 def random_plan(seed: int, k: int) -> tuple[list[VmView], list[str], PlanResult]:
@@ -76,27 +65,10 @@ def test_after_any_k_failures_each_affected_vm_has_a_slot_that_nobody_competes_f
                 )
 
 
-@pytest.mark.slow
-@given(SEEDS, st.integers(1, 3))
-def test_no_valid_plan_has_fewer_slots_or_less_memory_than_the_bound(seed: int, k: int) -> None:
-    vms, on, result = random_plan(seed, k)
-    if result.failed:
-        return
-    least = bound(
-        BoundInput(vms=tuple(vms), required={vm.id: k for vm in vms}, hosts=tuple(HostView(name=h) for h in on))
-    )
-    assert least.slots <= len(result.slots)
-    assert least.memory_bytes <= sum(slot.memory_bytes for slot in result.slots)
-    assert least.cpu_milli <= sum(slot.cpu_milli for slot in result.slots)
-
-
 @pytest.mark.parametrize("salt", ["a", "b", "c", "d", "e"])
 def test_equal_vms_with_one_slot_each_come_close_to_the_bound(salt: str) -> None:
     on = fleets.hosts(60)
-    vms = [
-        VmView(id=f"{salt}{number:04}", host=on[number % 60], zone="z", flavor="f", cpu_milli=1000, memory_bytes=GIB)
-        for number in range(600)
-    ]
+    vms = [fleets.vm(f"{salt}{number:04}", on[number % 60]) for number in range(600)]
     result = planned(vms, on, 1)
     assert result.failed == 0
     assert len(result.slots) <= 1.1 * -(-600 // 59) + 1
@@ -108,14 +80,8 @@ def test_packing_needs_fewer_slots_than_the_greedy_plan_of_a_cycle(
     hosts: int, on_each: int, plain: int, packed: int
 ) -> None:
     on = fleets.hosts(hosts)
-    vms = [
-        VmView(id=f"v{n:04}", host=on[n % hosts], zone="z", flavor="f", cpu_milli=1000, memory_bytes=GIB)
-        for n in range(hosts * on_each)
-    ]
-    offer = {"": Offer(hosts=tuple(on), scores=(1.0,) * hosts)}
-    given_fleet = PlanInput(
-        vms=tuple(vms), required={vm.id: 2 for vm in vms}, reuse=offer, new=offer, hosts=tuple(on), packing=False
-    )
+    vms = [fleets.vm(f"v{n:04}", on[n % hosts]) for n in range(hosts * on_each)]
+    given_fleet = fleets.plan_input(vms, on, 2, packing=False)
     assert len(plan(given_fleet).slots) <= plain
     better = plan(msgspec.structs.replace(given_fleet, packing=True))
     assert len(better.slots) <= packed
@@ -129,27 +95,13 @@ def test_packing_never_fails_more_vms_nor_reserves_more_memory(seed: int) -> Non
     on = fleets.hosts(random.randint(3, 8))
     vms = fleets.vms(random, random.randint(1, 14), on, sizes=(1, 2))
     free = {host: (random.randint(0, 6) * 1000, 12 * GIB) for host in on}
-    offer = {"": Offer(hosts=tuple(on))}
-    given_fleet = PlanInput(
-        vms=tuple(vms), required={vm.id: 2 for vm in vms}, reuse=offer, new=offer, free=free, hosts=tuple(on)
-    )
+    given_fleet = fleets.plan_input(vms, on, 2, free=free)
 
     def cost(packing: bool) -> tuple[int, int]:
         result = plan(msgspec.structs.replace(given_fleet, packing=packing))
         return result.failed, sum(slot.memory_bytes for slot in result.slots)
 
     assert cost(True) <= cost(False)
-
-
-def test_topping_up_leaves_existing_slots_in_place() -> None:
-    on = fleets.hosts(6)
-    vms = fleets.vms(Random(3), 8, on)
-    first = planned(vms, on, 1)
-    second = planned(vms, on, 2, slots=first.slots)
-    kept = {slot.name: slot for slot in second.slots}
-    for slot in first.slots:
-        assert slot.members.items() <= kept[slot.name].members.items()
-    assert planned(vms, on, 1, slots=first.slots).actions == ()
 
 
 def test_a_plan_is_the_same_twice_and_does_not_depend_on_the_order_of_its_input() -> None:

@@ -8,35 +8,19 @@ from typing import Any
 
 import pytest
 from tests.support.certified import GIB, fleet, settings
+from tests.support.small_clouds import make_host, make_vm
 
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.failover.analysis.coverage import CoverageInput, assess_state
-from outlive.failover.certificate import without_room
-from outlive.failover.check import CheckInput, check
+from outlive.base import Random, SeededIds, SystemClock
+from outlive.failover import CheckInput, Snapshot, gather, plan_input, repack_input, slot_view, without_room
+from outlive.failover.analysis import CoverageInput, assess_state
+from outlive.failover.check import check
 from outlive.failover.planner.plan import plan
 from outlive.failover.planner.repack import repack
-from outlive.failover.reconciler.plan_writes import actions_of, write_plan
-from outlive.failover.reconciler.writes import SlotWriter
-from outlive.failover.slots import slot_view
-from outlive.failover.snapshot import Snapshot, gather, plan_input, repack_input
-from outlive.recovery.in_flight import in_flight
-from outlive.resources import (
-    ZONE_LABEL,
-    Amounts,
-    Assigned,
-    DomainCapabilities,
-    Hypervisor,
-    HypervisorStatus,
-    ObjectMeta,
-    Reservation,
-    VirtualMachine,
-    VirtualMachineSpec,
-    VirtualMachineStatus,
-)
-from outlive.roles.settings import RoleSettings
-from outlive.store.memory import MemoryStore
+from outlive.failover.reconciler import SlotWriter, actions_of, write_plan
+from outlive.recovery import build_in_flight
+from outlive.resources import Amounts, Assigned, Reservation, VirtualMachineStatus
+from outlive.roles import RoleSettings
+from outlive.store import MemoryStore
 
 
 class Watched(MemoryStore):
@@ -71,7 +55,7 @@ class Watched(MemoryStore):
 
 
 async def look(store: MemoryStore, using: RoleSettings) -> Snapshot:
-    return await gather(store, using, in_flight=in_flight)
+    return await gather(store, using, in_flight=build_in_flight)
 
 
 def judged(gathered: Snapshot, reservations: tuple[Reservation, ...]) -> dict[str, int]:
@@ -131,29 +115,22 @@ def test_no_slot_is_planned_in_the_room_of_vms_that_a_host_is_about_to_start() -
 
     async def story() -> None:
         store = MemoryStore(SystemClock(), SeededIds(Random(1)))
-        objects: list[Any] = [
-            Hypervisor(
-                metadata=ObjectMeta(name=host, labels={ZONE_LABEL: "z"}),
-                status=HypervisorStatus(
-                    capacity=Amounts(cpu=8000, memory=32 * GIB),
-                    allocation=Amounts(cpu=0, memory=0),
-                    domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
-                    source="daemon",
-                ),
-            )
-            for host in ("h1", "h2", "h3")
-        ]
+        idle = {"allocation": Amounts(cpu=0, memory=0), "source": "daemon"}
+        objects: list[Any] = [make_host(host, cpu=8000, memory=32 * GIB, **idle) for host in ("h1", "h2", "h3")]
         objects += [
-            VirtualMachine(
-                metadata=ObjectMeta(name=f"{host}-{number}"),
-                spec=VirtualMachineSpec(flavor="f", zone="z", resources=Amounts(cpu=2000, memory=4 * GIB)),
+            make_vm(
+                f"{host}-{number}",
+                cpu=2000,
+                memory=4 * GIB,
                 status=VirtualMachineStatus(phase="start", assigned=Assigned(hypervisor=host)),
+                flavor="f",
             )
-            for host, number in (("h1", 1), ("h1", 2), ("h1", 3), ("h1", 4), ("h2", 1), ("h2", 2), ("h2", 3), ("h2", 4))
+            for host in ("h1", "h2")
+            for number in range(1, 5)
         ]
         store.load(objects)
         gathered = await look(store, settings({"f": 1}))
-        assert gathered.fleet.free().tolist() == [[0, 16 * GIB], [0, 16 * GIB], [8000, 32 * GIB]]
+        assert gathered.fleet.free_amounts().tolist() == [[0, 16 * GIB], [0, 16 * GIB], [8000, 32 * GIB]]
         result = plan(await plan_input(gathered))
         assert {slot.host for slot in result.slots} == {"h3"}
         assert len(result.slots) == 4

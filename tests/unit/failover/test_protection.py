@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from outlive.base.errors import BadInput, Invalid
-from outlive.failover.protection import (
+from outlive.base import BadInput, Invalid
+from outlive.failover import (
     LEVELS_LIMIT,
     PATTERNS_LIMIT,
     Demand,
@@ -18,7 +18,7 @@ from outlive.failover.protection import (
     check_vm_protection,
     restart_order,
 )
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 
 LEVELS = {"critical": {"slots": 3, "priority": 100}, "batch": {"slots": 0, "priority": -5}, "plain": {"priority": 1}}
 
@@ -32,13 +32,13 @@ def vm(**fields: Any) -> VmView:
 
 
 def level(view: VmView, **changes: Any) -> str:
-    return Demands({}, settings(**changes)).of(view).level
+    return Demands({}, settings(**changes)).demand_of(view).level
 
 
 def test_without_settings_everybody_has_priority_zero_and_what_the_flavor_asks_for() -> None:
     demands = Demands({"db_*": 2})
-    assert demands.of(vm(flavor="db_1")) == Demand(required=2, priority=0, level="")
-    assert demands.of(vm(flavor="web")) == Demand(required=0, priority=0, level="")
+    assert demands.demand_of(vm(flavor="db_1")) == Demand(required=2, priority=0, level="")
+    assert demands.demand_of(vm(flavor="web")) == Demand(required=0, priority=0, level="")
 
 
 def test_the_vms_own_level_counts_before_project_flavor_and_default() -> None:
@@ -60,8 +60,8 @@ def test_of_the_flavor_patterns_the_level_with_the_largest_priority_counts() -> 
 
 def test_a_level_that_there_is_not_counts_as_none_and_is_told() -> None:
     demands = Demands({"*": 2}, settings(default="plain"))
-    found = demands.among([vm(level="gold"), vm(id="w", level="critical")])
-    assert demands.of(vm(level="gold")).level == "plain"
+    found = demands.collect_demands([vm(level="gold"), vm(id="w", level="critical")])
+    assert demands.demand_of(vm(level="gold")).level == "plain"
     assert found.unknown == {"v": "gold"}
     assert found.levels == {"v": "plain", "w": "critical"}
     assert found.priorities == {"v": 1, "w": 100}
@@ -69,20 +69,20 @@ def test_a_level_that_there_is_not_counts_as_none_and_is_told() -> None:
 
 def test_slots_of_a_level_replace_those_of_the_flavor_and_null_leaves_them() -> None:
     demands = Demands({"*": 2}, settings())
-    assert [demands.required(vm(level=name)) for name in LEVELS] == [3, 0, 0]
-    assert [demands.required(vm(level=name, flavor="f")) for name in LEVELS] == [3, 0, 2]
+    assert [demands.required_slots(vm(level=name)) for name in LEVELS] == [3, 0, 0]
+    assert [demands.required_slots(vm(level=name, flavor="f")) for name in LEVELS] == [3, 0, 2]
 
 
 def test_the_vms_own_priority_counts_more_than_that_of_its_level() -> None:
     demands = Demands({"*": 2}, settings())
-    assert demands.of(vm(level="critical", priority=7)) == Demand(required=3, priority=7, level="critical")
-    assert demands.priority(vm(level="critical", priority=0)) == 0
-    assert demands.priority(vm(priority=4)) == 4
+    assert demands.demand_of(vm(level="critical", priority=7)) == Demand(required=3, priority=7, level="critical")
+    assert demands.priority_of(vm(level="critical", priority=0)) == 0
+    assert demands.priority_of(vm(priority=4)) == 4
 
 
 def test_slots_for_everybody_replace_those_of_levels_too() -> None:
     demands = Demands({"*": 2}, settings(), everybody=1)
-    assert [demands.required(vm(level=name)) for name in LEVELS] == [1, 1, 1]
+    assert [demands.required_slots(vm(level=name)) for name in LEVELS] == [1, 1, 1]
 
 
 def test_all_ways_of_asking_agree() -> None:
@@ -93,11 +93,11 @@ def test_all_ways_of_asking_agree() -> None:
         for project in ("", "p")
         for flavor in ("", "db_1", "web")
     ]
-    found = demands.among(views)
+    found = demands.collect_demands(views)
     for view in views:
-        one = demands.of(view)
-        assert found.required.get(view.id, 0) == one.required == demands.required(view)
-        assert found.priorities.get(view.id, 0) == one.priority == demands.priority(view)
+        one = demands.demand_of(view)
+        assert found.required.get(view.id, 0) == one.required == demands.required_slots(view)
+        assert found.priorities.get(view.id, 0) == one.priority == demands.priority_of(view)
         assert found.levels.get(view.id, "") == one.level
 
 

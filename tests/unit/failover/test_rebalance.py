@@ -8,17 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
 
-from outlive.base.random import Random
-from outlive.failover.check import CheckInput, check
-from outlive.failover.fleet import Fleet
-from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Offer
-from outlive.failover.planner.plan import PlanInput, plan
-from outlive.failover.rebalance import BalancedHost, BalanceReason, RebalanceInput, RebalanceResult, rebalance
-from outlive.placement.rules import Demands
-from outlive.placement.vms import VmView, amounts_of
-from outlive.resources import CPU, MEMORY
-from outlive.resources.policies import AffinityRule
+from outlive.base import Random
+from outlive.failover import (
+    BalancedHost,
+    BalanceReason,
+    CheckInput,
+    FleetIndex,
+    RebalanceInput,
+    RebalanceResult,
+    SlotView,
+)
+from outlive.failover.check import check
+from outlive.failover.planner.plan import plan
+from outlive.failover.rebalance import rebalance
+from outlive.placement import VmConstraints, VmView, amounts_of
+from outlive.resources import CPU, MEMORY, AffinityRule
 
 GIB = 2**30
 CAPACITY = {CPU: 10_000, MEMORY: 20 * GIB}
@@ -106,14 +110,14 @@ def test_rules_and_preferences_of_vms_are_obeyed() -> None:
     together = (AffinityRule(group="g", policy="affinity"),)
     there = vm("w", "h2")
 
-    def moved(**demands: Demands) -> list[str]:
+    def moved(**demands: VmConstraints) -> list[str]:
         return [move.vm for move in rebalance(asked([*uneven, there], ["h1", "h2"], demands=demands)).moves]
 
     assert moved() == ["v0"]
-    assert moved(v0=Demands(id="v0", rules=apart), w=Demands(id="w", rules=apart)) == ["v1"]
-    assert moved(v0=Demands(id="v0", rules=together), v1=Demands(id="v1", rules=together)) == []
-    assert moved(v0=Demands(id="v0", host_limit=("h1",))) == ["v1"]
-    assert moved(v0=Demands(id="v0", preferred={"h1": 5})) == ["v1"]
+    assert moved(v0=VmConstraints(id="v0", rules=apart), w=VmConstraints(id="w", rules=apart)) == ["v1"]
+    assert moved(v0=VmConstraints(id="v0", rules=together), v1=VmConstraints(id="v1", rules=together)) == []
+    assert moved(v0=VmConstraints(id="v0", host_limit=("h1",))) == ["v1"]
+    assert moved(v0=VmConstraints(id="v0", preferred={"h1": 5})) == ["v1"]
 
 
 @pytest.mark.slow
@@ -125,9 +129,8 @@ def test_what_was_balanced_stays_and_nobody_is_worse_off(
 ) -> None:
     random, on = Random(seed), fleets.hosts(hosts)
     vms = fleets.vms(random, count, on[: 1 + random.randrange(hosts)], sizes=(1, 1, 2, 3))
-    offer = {"": Offer(hosts=tuple(on), scores=(1.0,) * hosts)}
     required = {one.id: need for one in vms if random.random() < 0.7}
-    made = plan(PlanInput(vms=tuple(vms), required=required, new=offer, reuse=offer, hosts=tuple(on), packing=False))
+    made = plan(fleets.plan_input(vms, on, required, packing=False))
     slots = tuple(msgspec.structs.replace(slot, ready=True) for slot in made.slots)
     given_ = asked(vms, on, slots, required=required, threshold=threshold, moves=1000)
     result = rebalance(given_)
@@ -137,15 +140,15 @@ def test_what_was_balanced_stays_and_nobody_is_worse_off(
     assert again.before == result.after <= result.before
     assert all(move.source_after < move.source_before for move in result.moves)
     assert len({move.vm for move in result.moves}) == len(result.moves)
-    fleet, before = (Fleet.build(one.slots, one.vms, required) for one in (after, given_))
-    assert all(misses <= before.missing().get(name, 0) for name, misses in fleet.missing().items())
-    assert set(fleet.faulty()) <= set(before.faulty())
+    fleet, before = (FleetIndex.build(one.slots, one.vms, required) for one in (after, given_))
+    assert all(misses <= before.missing_slots().get(name, 0) for name, misses in fleet.missing_slots().items())
+    assert set(fleet.list_faulty()) <= set(before.list_faulty())
     if check(CheckInput(vms=given_.vms, slots=given_.slots)).holds:
         assert check(CheckInput(vms=after.vms, slots=after.slots)).holds
     for count_ in range(len(result.moves)):
         part = applied(given_, msgspec.structs.replace(result, moves=result.moves[: count_ + 1]))
-        there = Fleet.build(part.slots, part.vms, required)
-        assert all(misses <= before.missing().get(name, 0) for name, misses in there.missing().items())
-        assert set(there.faulty()) <= set(before.faulty()), "nor while they move, one after the other"
+        there = FleetIndex.build(part.slots, part.vms, required)
+        assert all(misses <= before.missing_slots().get(name, 0) for name, misses in there.missing_slots().items())
+        assert set(there.list_faulty()) <= set(before.list_faulty()), "nor while they move, one after the other"
     touched = {move.host for move in result.moves}
     assert all(amount >= 0 for name in touched for amount in after.free[name].values())

@@ -8,32 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
-from tests.support.failover import GIB, Cloud, Fault
+from tests.support.failover import Cloud, Fault
+from tests.support.fleets import vm
 from tests.support.literal_rules import DependencyGraph
 from tests.support.loops import run
 
-from outlive.base.errors import Unavailable
-from outlive.base.random import Random
-from outlive.failover.check import CheckInput, check
-from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Offer
-from outlive.failover.planner.plan import PlanInput, plan
-from outlive.failover.planner.repack import Move, RepackInput, repack
-from outlive.failover.rules import is_vm_eligible_for_reservation
-from outlive.placement.vms import VmView
+from outlive.base import Random, Unavailable
+from outlive.failover import CheckInput, SlotView, is_vm_eligible_for_reservation
+from outlive.failover.check import check
+from outlive.failover.planner import PlacementOffer, RepackInput, RepackMove
+from outlive.failover.planner.plan import plan
+from outlive.failover.planner.repack import repack
+from outlive.placement import VmView
 
 HOSTS = [f"h{n}" for n in range(9)]
 LITTLE = 0.03
 """Nominal seconds of search."""
-ANYWHERE = {"c": Offer(hosts=tuple(HOSTS))}
-
-
-def vm(name: str, host: str) -> VmView:
-    return VmView(id=name, host=host, cpu_milli=1000, memory_bytes=GIB)
+ANYWHERE = {"c": PlacementOffer(hosts=tuple(HOSTS))}
 
 
 def slot(name: str, host: str, **members: str) -> SlotView:
-    return SlotView(name=name, host=host, cpu_milli=1000, memory_bytes=GIB, members=members, ready=True)
+    return fleets.slot(name, host, ready=True, **members)
 
 
 def asked(slots: list[SlotView], vms: list[VmView], *, need: int = 1, limit: int = 100, **more: object) -> RepackInput:
@@ -54,7 +49,7 @@ THREE = [vm("a", "h1"), vm("b", "h2"), vm("c", "h5")]
 
 
 def test_a_small_slot_is_emptied_into_a_fuller_one():
-    assert repack(asked(TWO, THREE)).actions == (Move(vm="a", vm_host="h1", leaves="s1", joins="s2"),)
+    assert repack(asked(TWO, THREE)).actions == (RepackMove(vm="a", vm_host="h1", leaves="s1", joins="s2"),)
 
 
 def test_nothing_moves_where_there_are_no_slots():
@@ -68,12 +63,12 @@ def test_no_more_memberships_change_than_allowed():
 
 def test_a_slot_to_spare_is_left_without_joining_another():
     slots = [slot("s1", "h3", a="h1"), slot("s2", "h4", a="h1", b="h2")]
-    assert repack(asked(slots, THREE[:2])).actions == (Move(vm="a", vm_host="h1", leaves="s1"),)
+    assert repack(asked(slots, THREE[:2])).actions == (RepackMove(vm="a", vm_host="h1", leaves="s1"),)
 
 
 def test_nobody_moves_where_placement_or_the_rules_say_no():
-    assert repack(asked(TWO, THREE, reuse={"c": Offer(hosts=("h8",))})).actions == ()
-    assert repack(asked(TWO, THREE, reuse={"c": Offer(error="away")})).actions == ()
+    assert repack(asked(TWO, THREE, reuse={"c": PlacementOffer(hosts=("h8",))})).actions == ()
+    assert repack(asked(TWO, THREE, reuse={"c": PlacementOffer(error="away")})).actions == ()
     clash = [slot("s1", "h3", a="h1"), slot("s2", "h1", b="h2", c="h5")]
     assert repack(asked(clash, THREE)).actions == ()
     unready = [TWO[0], msgspec.structs.replace(TWO[1], ready=False)]
@@ -101,7 +96,7 @@ def fleet(seed: int) -> tuple[list[SlotView], list[VmView]]:
     return slots, vms
 
 
-def states(slots: list[SlotView], moves: tuple[Move, ...]) -> Iterator[list[SlotView]]:
+def states(slots: list[SlotView], moves: tuple[RepackMove, ...]) -> Iterator[list[SlotView]]:
     """The slots after each join and after each leave."""
     state = {s.name: dict(s.members) for s in slots}
     for move in moves:
@@ -129,21 +124,17 @@ def test_every_state_in_between_is_valid_and_nobody_loses_coverage(seed: int, li
         held = left
 
 
-ROOM = [
-    slot("s1", "h3", a="h1"),
-    slot("s2", "h4", b="h1", c="h2", d="h5"),
-    slot("s3", "h6", e="h7", f="h8"),
-]
+ROOM = [slot("s1", "h3", a="h1"), slot("s2", "h4", b="h1", c="h2", d="h5"), slot("s3", "h6", e="h7", f="h8")]
 IN_ROOM = [vm(name, host) for one in ROOM for name, host in one.members.items()]
 
 
 def test_another_makes_room_so_that_a_slot_can_be_emptied():
-    offers = {"c": Offer(hosts=tuple(HOSTS)), "only": Offer(hosts=("h4",))}
+    offers = {"c": PlacementOffer(hosts=tuple(HOSTS)), "only": PlacementOffer(hosts=("h4",))}
     given = asked(ROOM, IN_ROOM, reuse=offers)
     given = msgspec.structs.replace(given, classes={"a": "only", "b": "c"})
     assert repack(given).actions == (
-        Move(vm="b", vm_host="h1", leaves="s2", joins="s3"),
-        Move(vm="a", vm_host="h1", leaves="s1", joins="s2"),
+        RepackMove(vm="b", vm_host="h1", leaves="s2", joins="s3"),
+        RepackMove(vm="a", vm_host="h1", leaves="s1", joins="s2"),
     )
     assert repack(msgspec.structs.replace(given, limit=3)).actions == ()
     assert repack(given, keep_going=lambda: False).actions == ()
@@ -158,14 +149,10 @@ def test_nothing_moves_while_a_rule_is_broken():
 def test_cycles_in_a_row_empty_more_and_the_same_cycle_answers_the_same():
     on = fleets.hosts(20)
     vms = [vm(f"v{n:03}", on[n % 20]) for n in range(100)]
-    offer = {"": Offer(hosts=tuple(on), scores=(1.0,) * 20)}
-    made = plan(
-        PlanInput(
-            vms=tuple(vms), required={v.id: 2 for v in vms}, new=offer, reuse=offer, hosts=tuple(on), packing=False
-        )
-    )
+    given_plan = fleets.plan_input(vms, on, 2, packing=False)
+    made = plan(given_plan)
     slots = list(made.slots)
-    given = asked(slots, vms, need=2, limit=60, reuse={"c": offer[""]}, effort_s=0.5)
+    given = asked(slots, vms, need=2, limit=60, reuse={"c": given_plan.reuse[""]}, effort_s=0.5)
     assert repack(given) == repack(given)
     for cycle in range(3):
         now = msgspec.structs.replace(given, slots=tuple(slots), seed=cycle)

@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 from tests.support import fleets
 from tests.support.cycles import check_rules
 from tests.support.failover import Cloud
-from tests.support.loops import run
 
-from outlive.base.random import Random
-from outlive.failover.analysis.tolerance import tolerances
-from outlive.failover.check import CheckInput, check
-from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Action, Fail, Join, Leave, Offer, Open
-from outlive.failover.planner.plan import PlanInput, plan, shortfalls_of
+from outlive.base import Random
+from outlive.failover import CheckInput, SlotView
+from outlive.failover.analysis import compute_tolerances
+from outlive.failover.check import check
+from outlive.failover.planner import Action, Fail, Join, Leave, Open, PlacementOffer, PlanInput, shortfalls_of
+from outlive.failover.planner.plan import plan
 from outlive.failover.planner.replan import replan
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 from outlive.resources import Amounts, Reservation
 
 GIB = 2**30
@@ -34,7 +33,7 @@ def asked(vms: list[VmView], k: int, free: dict[str, tuple[int, int]], slots: tu
         left[slot.host][0] -= slot.cpu_milli
         left[slot.host][1] -= slot.memory_bytes
     zones = {vm.zone for vm in vms}
-    offers = {zone: Offer(hosts=tuple(host for host in free if zone_of(host) in (zone, ""))) for zone in zones}
+    offers = {zone: PlacementOffer(hosts=tuple(host for host in free if zone_of(host) in (zone, ""))) for zone in zones}
     return PlanInput(
         vms=tuple(vms),
         required={vm.id: k for vm in vms},
@@ -132,7 +131,7 @@ def test_at_no_step_anybody_tolerates_less_or_a_host_holds_more_than_it_has(seed
     given_ = asked(vms, k + random.randint(0, 1), free, before)
     result = replan(given_)
     locations = {vm.id: vm.host for vm in vms}
-    had = tolerances(vms, given_.slots, locations, {})
+    had = compute_tolerances(vms, given_.slots, locations, {})
     added = plan(given_)
     assert shortfalls_of(given_, result.slots) <= shortfalls_of(given_, added.slots)
     assert check(CheckInput(vms=tuple(vms), slots=result.slots)).holds
@@ -143,7 +142,7 @@ def test_at_no_step_anybody_tolerates_less_or_a_host_holds_more_than_it_has(seed
             held[slot.host, 0] += slot.cpu_milli
             held[slot.host, 1] += slot.memory_bytes
         assert all(amount <= free[host][which] for (host, which), amount in held.items())
-        levels = tolerances(vms, now, locations, {})
+        levels = compute_tolerances(vms, now, locations, {})
         assert all(levels[vm] >= min(had[vm], given_.required[vm]) for vm in had)
     members = {slot.name: slot.members for slot in result.slots}
     assert {slot.name: dict(slot.members) for slot in now} == members
@@ -193,15 +192,14 @@ async def raised(k: int, settings: dict[str, object] | None = None) -> tuple[Clo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [{}, {"limitOneNewReservationPerHypervisor": True, "maxVMsToProcess": 30}])
-def test_the_server_plans_anew_when_more_is_asked_for_and_nobody_has_less_on_the_way(limits: dict[str, object]) -> None:
-    async def story() -> None:
-        cloud, least = await raised(2, limits)
-        for _ in range(5):
-            await cloud.cycle()
-        covered = await cloud.covered()
-        assert sum(covered.values()) == len(covered) == 80
-        assert min(least) >= 1
-        await check_rules(cloud)
-        assert len(await cloud.slots()) <= 90
-
-    run(story())
+async def test_the_server_plans_anew_when_more_is_asked_for_and_nobody_has_less_on_the_way(
+    limits: dict[str, object],
+) -> None:
+    cloud, least = await raised(2, limits)
+    for _ in range(5):
+        await cloud.cycle()
+    covered = await cloud.covered()
+    assert sum(covered.values()) == len(covered) == 80
+    assert min(least) >= 1
+    await check_rules(cloud)
+    assert len(await cloud.slots()) <= 90

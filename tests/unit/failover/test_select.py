@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from outlive.failover.config import FailoverConfig
-from outlive.failover.model import SlotView
-from outlive.failover.planner.selection import SelectInput, SelectResult, select
-from outlive.failover.reconciler.reconciler import next_pause_s
-from outlive.failover.report.reporter import Summary
-from outlive.placement.vms import VmView
+from outlive.failover import FailoverConfig, SlotView
+from outlive.failover.planner import SelectInput, SelectResult, select
+from outlive.failover.reconciler import next_pause_s
+from outlive.failover.report import CycleSummary
+from outlive.placement import VmView
 
 
 def vm(name: str, memory: int) -> VmView:
@@ -41,7 +40,7 @@ def exposed() -> list[str]:
     return ids(select(given))
 
 
-def test_the_highest_priority_comes_first_then_whoever_has_the_fewest_slots() -> None:
+def test_the_highest_priority_comes_first_then_the_vm_with_the_fewest_slots() -> None:
     assert exposed() == ["a", "d", "e", "b"]
 
 
@@ -81,7 +80,7 @@ def test_a_slot_that_is_not_ready_or_too_small_is_not_present() -> None:
 def pause(*, limit_hit: bool = True, reused: int = 1, failed: int = 0, **config: Any) -> float:
     usual = {"min_success_for_short_interval": 1, "max_failures_for_short_interval": 2}
     return next_pause_s(
-        Summary(limit_hit=limit_hit, reused=reused, failed=failed), FailoverConfig(**{**usual, **config})
+        CycleSummary(limit_hit=limit_hit, reused=reused, failed=failed), FailoverConfig(**{**usual, **config})
     )
 
 

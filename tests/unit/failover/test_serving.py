@@ -11,52 +11,50 @@ from tests.support import fleets
 from tests.support.fleets import eligible_slots
 from tests.support.remembering_log import RememberingLog
 from tests.support.separation import barred
+from tests.support.small_clouds import make_host, make_slot
 
-from outlive.base.clock import SystemClock
-from outlive.base.random import Random
-from outlive.failover.check import CheckInput, check
-from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.fleet import FreeAmounts
-from outlive.failover.offers import Offers, claim_of
-from outlive.failover.planner.actions import Action, Claim, Fail, Join, Offer, Open
-from outlive.failover.planner.assign import AssignInput, assign
-from outlive.failover.planner.cleanup import Cause, CleanInput, CleanResult, LeaveInput, clean, leave
-from outlive.failover.ports import Inline
-from outlive.failover.protection import Demands
-from outlive.failover.reconciler.assignment import Assigner
-from outlive.failover.reconciler.cache import FleetCache
-from outlive.failover.reconciler.decider import Decider
-from outlive.failover.reconciler.informers import Informers
-from outlive.failover.reconciler.inputs import Terms
-from outlive.failover.separation import groups_of
-from outlive.failover.sizes import resolve_size
-from outlive.failover.topology import TopologyChoice
-from outlive.placement.vms import VmView
-from outlive.resources import (
-    DOMAIN_LABEL_PREFIX,
-    RESERVATION_TYPE_LABEL,
-    Amounts,
-    FailoverStatus,
-    Hypervisor,
-    HypervisorStatus,
-    Instance,
-    ObjectMeta,
-    Reservation,
-    ReservationSpec,
-    ReservationStatus,
+from outlive.base import Random, SystemClock
+from outlive.failover import (
+    CheckInput,
+    ConflictIndex,
+    Demands,
+    FreeAmounts,
+    Inline,
+    Offers,
+    TopologyChoice,
+    claim_of,
+    groups_of,
+    resolve_size,
 )
-from outlive.resources.codec import decode_as
+from outlive.failover.check import check
+from outlive.failover.planner import (
+    Action,
+    AssignInput,
+    Cause,
+    Claim,
+    CleanInput,
+    CleanResult,
+    Fail,
+    Join,
+    LeaveInput,
+    Open,
+    PlacementOffer,
+    clean,
+    leave,
+)
+from outlive.failover.planner.assign import assign
+from outlive.failover.reconciler import Assigner, Decider, FleetCache, Informers, Terms
+from outlive.placement import VmView
+from outlive.resources import Hypervisor, Reservation, decode_as
 
 HOSTS = tuple(fleets.hosts(12))
-EVERYWHERE = Offer(hosts=HOSTS, scores=(1.0,) * len(HOSTS))
-ROOMY = FreeAmounts.of(dict.fromkeys(HOSTS, (64_000, 2**40)))
+EVERYWHERE = PlacementOffer(hosts=HOSTS, scores=(1.0,) * len(HOSTS))
+ROOMY = FreeAmounts.from_table(dict.fromkeys(HOSTS, (64_000, 2**40)))
 
 
 def host(name: str, *active: str) -> Hypervisor:
     number = HOSTS.index(name) if name in HOSTS else 0
-    labels = {f"{DOMAIN_LABEL_PREFIX}rack": f"r{number // 2}", f"{DOMAIN_LABEL_PREFIX}power": "ab"[number % 2]}
-    status = HypervisorStatus(instances=tuple(Instance(id=vm) for vm in active))
-    return Hypervisor(metadata=ObjectMeta(name=name, labels=labels), status=status)
+    return make_host(name, *active, domains={"rack": f"r{number // 2}", "power": "ab"[number % 2]})
 
 
 def vm(name: str, on: str, *, cpu: int = 1000, group: str = "") -> VmView:
@@ -67,15 +65,11 @@ def vm(name: str, on: str, *, cpu: int = 1000, group: str = "") -> VmView:
 
 
 def slot(name: str, on: str, size: int, members: dict[str, str]) -> Reservation:
-    return Reservation(
-        metadata=ObjectMeta(name=name, labels={RESERVATION_TYPE_LABEL: "failover"}),
-        spec=ReservationSpec(type="FailoverReservation", resources=Amounts(cpu=size, memory=size)),
-        status=ReservationStatus(host=on, failover_reservation=FailoverStatus(allocations=members)),
-    )
+    return make_slot(name, on, members, cpu=size, memory=size, ready=None)
 
 
 class World:
-    """A cache, and whoever changes it and carries decisions out on plain objects."""
+    """A cache, changes to it, and decisions that are carried out on plain objects."""
 
     def __init__(self, choice: TopologyChoice = TopologyChoice()) -> None:
         self.log = RememberingLog(SystemClock())
@@ -149,17 +143,17 @@ class World:
         """What separation has against it, literally."""
         views, slots = self.state.vms, list(self.state.slots.values())
         groups = groups_of(views.values(), dict.fromkeys(views, 2))
-        return barred(views[action.vm], action.host, slots, self.state.topology(), groups)
+        return barred(views[action.vm], action.host, slots, self.state.build_topology(), groups)
 
     def claims(self, names: list[str]) -> list[Claim]:
         state = self.state
         return [
             claim_of(view, missing, resolve_size(view), with_project=False)
             for name in names
-            if (view := state.vms.get(name)) is not None and (missing := state.index.misses(name))
+            if (view := state.vms.get(name)) is not None and (missing := state.index.count_missing(name))
         ]
 
-    def serve(self, names: list[str], free: FreeAmounts = ROOMY, offer: Offer = EVERYWHERE) -> list[Action]:
+    def serve(self, names: list[str], free: FreeAmounts = ROOMY, offer: PlacementOffer = EVERYWHERE) -> list[Action]:
         classes = {one.need.offer_class for one in self.claims(names)}
         offers = Offers(reuse=dict.fromkeys(classes, offer), new=dict.fromkeys(classes, offer))
         return self.assigner.assign(self.claims(names), Terms(offers, free))
@@ -172,7 +166,7 @@ class World:
         old = self.slots.pop(name)
         if members:
             self.slots[name] = slot(name, old.status.host, old.spec.resources.cpu_milli, members)
-        with self.state.unmarked():
+        with self.state.without_marking():
             self.state.put_slot(name, self.slots.get(name))
 
     def replays(self) -> int:
@@ -211,8 +205,8 @@ def test_events_keep_everybody_covered_and_the_state_equal_to_a_rebuild() -> Non
             rebuilt = ConflictIndex.build(views, located, dict.fromkeys(world.vms, 2))
             for name in world.vms:
                 assert eligible_slots(state.index, name) == eligible_slots(rebuilt, name)
-                assert state.index.blocked(name) == rebuilt.blocked(name)
-            assert state.index.missing() == rebuilt.missing() == {}
+                assert state.index.blocked_unit_names(name) == rebuilt.blocked_unit_names(name)
+            assert state.index.missing_slots() == rebuilt.missing_slots() == {}
     assert world.replays() > 100
 
 
@@ -237,15 +231,15 @@ def test_with_racks_and_groups_no_reaction_brings_together_what_is_kept_apart(ch
         if number % 20 == 0:
             state = world.state
             views = sorted(state.slots.values(), key=lambda one: one.name)
-            topology, located = state.topology(), tuple(state.vms.values())
+            topology, located = state.build_topology(), tuple(state.vms.values())
             given = CheckInput(vms=located, slots=tuple(views), topology=topology)
             rules = [one for one in check(given).violations if one.fault.startswith("rule")]
-            assert {vm for one in rules for vm in (one.vm, *one.others)} >= set(state.index.faulty())
-            assert bool(rules) == bool(state.index.faulty())
+            assert {vm for one in rules for vm in (one.vm, *one.others)} >= set(state.index.list_faulty())
+            assert bool(rules) == bool(state.index.list_faulty())
             rebuilt = ConflictIndex.build(views, located, dict.fromkeys(world.vms, 2), topology)
             for name in world.vms:
                 assert eligible_slots(state.index, name) == eligible_slots(rebuilt, name)
-                assert state.index.blocked(name) == rebuilt.blocked(name)
+                assert state.index.blocked_unit_names(name) == rebuilt.blocked_unit_names(name)
     assert served > 150
     assert world.replays() > 100
 
@@ -255,9 +249,9 @@ def test_deciding_leaves_the_state_as_it_is() -> None:
     for number in range(6):
         world.place(f"v{number}", HOSTS[number])
     names = sorted(world.vms)
-    before = world.state.index.missing()
+    before = world.state.index.missing_slots()
     first = world.serve(names)
-    assert world.state.index.missing() == before == dict.fromkeys(names, 2)
+    assert world.state.index.missing_slots() == before == dict.fromkeys(names, 2)
     assert world.serve(names) == first
     assert not world.state.index.has_slot("+new-0-1")
 
@@ -268,7 +262,7 @@ def test_vms_of_one_pass_share_the_slots_that_it_opens() -> None:
         world.place(f"v{number}", HOSTS[number])
     actions = world.react()
     assert any(isinstance(action, Join) for action in actions)
-    assert world.state.index.missing() == {}
+    assert world.state.index.missing_slots() == {}
     assert world.replays() == 3
 
 
@@ -276,7 +270,7 @@ def test_who_got_nothing_is_recorded_once_a_class_with_everything_that_the_reaso
     world = World()
     for number in range(3):
         world.place(f"v{number}", HOSTS[number])
-    full = FreeAmounts.of(dict.fromkeys(HOSTS, (0, 0)))
+    full = FreeAmounts.from_table(dict.fromkeys(HOSTS, (0, 0)))
     actions = world.serve(world.state.take_dirty(), full)
     assert [type(action) for action in actions] == [Fail] * 3
     assert world.replays() == 1
@@ -285,7 +279,7 @@ def test_who_got_nothing_is_recorded_once_a_class_with_everything_that_the_reaso
 def test_a_pass_without_offers_says_so() -> None:
     world = World()
     world.place("a", HOSTS[0])
-    (fail,) = world.serve(["a"], offer=Offer(error="away"))
+    (fail,) = world.serve(["a"], offer=PlacementOffer(error="away"))
     assert isinstance(fail, Fail)
     assert (fail.reason, fail.detail, fail.missing) == ("placement-unavailable", "away", 2)
 
@@ -299,5 +293,5 @@ def test_only_vms_that_give_reason_are_looked_at() -> None:
     world.place("v1", HOSTS[1], 4)
     left = world.leaving(sorted(world.vms))
     assert {(drop.vm, drop.cause) for drop in left.dropped} == {("v1", Cause.OUTGROWN)}
-    assert not world.state.counting(world.state.vms["v0"])[1]
-    assert len(world.state.counting(world.state.vms["v1"])[1]) == 2
+    assert not world.state.split_by_counting(world.state.vms["v0"])[1]
+    assert len(world.state.split_by_counting(world.state.vms["v1"])[1]) == 2

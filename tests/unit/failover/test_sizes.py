@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size, resource_group
-from outlive.placement.flavor_groups import groups_by_flavor
-from outlive.placement.vms import VmView
+from outlive.failover import ResolvedSize, enlarge_for_vm, resolve_size, resource_group
+from outlive.placement import VmView, groups_by_flavor
 from outlive.resources import FlavorGroupSpec, GroupFlavor
 
 GIB = 2**30
@@ -68,9 +67,9 @@ def test_own_memory_is_kept_to_the_byte():
 
 def test_a_slot_is_never_smaller_than_its_vm():
     wide = vm("m4", cpu=12000)
-    lifted = enough_for(wide, resolve_size(wide, groups_by_flavor([GROUP])))
+    lifted = enlarge_for_vm(wide, resolve_size(wide, groups_by_flavor([GROUP])))
     assert (lifted.cpu_milli, lifted.memory_bytes, lifted.group_name) == (12000, 32 * GIB, "g")
-    assert enough_for(vm(), resolve_size(vm())) == resolve_size(vm())
+    assert enlarge_for_vm(vm(), resolve_size(vm())) == resolve_size(vm())
 
 
 def test_a_slot_without_a_group_is_named_after_the_vms_own_flavor():

@@ -5,15 +5,21 @@ from typing import Any
 
 import pytest
 
-from outlive.failover.locations import Locations
-from outlive.failover.model import HostView
+from outlive.failover import HostView, Locations
 from outlive.failover.verify.fleet import _is_down
-from outlive.node.vm.operator import at_rest, shown_state
-from outlive.placement.vms import view_of_resource
-from outlive.resources import Assigned, Holder, ObjectMeta, VirtualMachine
+from outlive.node.vm import is_at_rest, shown_state
+from outlive.placement import view_of_resource
+from outlive.resources import (
+    Assigned,
+    Holder,
+    ObjectMeta,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+    is_down_for_good,
+    is_to_run,
+)
 from outlive.resources.reasons import VmReason
-from outlive.resources.vm_states import is_down_for_good, is_to_run
-from outlive.resources.vms import VirtualMachineSpec, VirtualMachineStatus
 
 TABLE = [
     # what happened: phase, powerState, reason, deleting -> is to run, is down, as `vm list` shows it
@@ -54,8 +60,8 @@ def test_a_vm_is_down_for_everybody_or_for_nobody(row: tuple[Any, ...]) -> None:
     assert (is_to_run(vm), is_down_for_good(vm), shown_state(vm)) == (to_run, down, shown)
     assert view.stopped is down
     assert (view.held == ()) is down, "an empty host holds no room for it"
-    assert at_rest(vm) is not to_run
-    nowhere = empty.located(view) is None and empty.unplaced(view) is None
+    assert is_at_rest(vm) is not to_run
+    nowhere = empty.locate_vm(view) is None and empty.unplaced_reason(view) is None
     assert nowhere is down, "neither slots nor a fault for what nobody is to start"
     assert (power == "stopped" or deleting or _is_down(vm.status)) is down, "the verifier reads it alike"
 
@@ -66,4 +72,4 @@ def test_what_still_runs_counts_where_it_runs_whatever_is_wanted(row: tuple[Any,
     vm = _vm(phase, power, reason, deleting, holders=(Holder(hypervisor="kvm-1", seen="running"),))
     hosts = Locations(trust_hosts=False)
     hosts.put_host(HostView(name="kvm-1", active=("vm-1",)))
-    assert hosts.located(view_of_resource(vm)) is not None
+    assert hosts.locate_vm(view_of_resource(vm)) is not None

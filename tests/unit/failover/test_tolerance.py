@@ -9,14 +9,11 @@ import msgspec
 import pytest
 from tests.support import fleets
 
-from outlive.base.random import Random
-from outlive.failover.analysis.tolerance import ToleranceInput, ToleranceResult, fewest, tolerance
-from outlive.failover.model import HostView, SlotView
-from outlive.failover.planner.actions import Offer
-from outlive.failover.planner.plan import PlanInput, plan
-from outlive.failover.rules import fits
-from outlive.failover.topology import TopologyChoice
-from outlive.placement.vms import VmView
+from outlive.base import Random
+from outlive.failover import HostView, SlotView, TopologyChoice, is_large_enough
+from outlive.failover.analysis import ToleranceInput, ToleranceResult, compute_tolerance, find_fewest_masks
+from outlive.failover.planner.plan import plan
+from outlive.placement import VmView
 
 FLEETS = 1_000
 BATCHES = 5
@@ -49,7 +46,7 @@ def brute_force(vm: VmView, slots: Sequence[SlotView], units: Mapping[str, str],
     def unit(host: str) -> str:
         return units.get(host, host)
 
-    mine = [s for s in slots if s.members.get(vm.id) == vm.host and s.ready is not False and fits(vm, s)]
+    mine = [s for s in slots if s.members.get(vm.id) == vm.host and s.ready is not False and is_large_enough(vm, s)]
     claims = [{unit(s.host), *(unit(location[w]) for w in s.members if w != vm.id)} for s in mine]
     others = sorted(set().union(*claims) - {unit(vm.host)})
     for further in range(len(others) + 1):
@@ -72,7 +69,7 @@ def test_tolerance_equals_brute_force_on_random_states_by_hosts_and_by_racks(bat
         hosts, vms, slots = broken_fleet(Random(seed))
         location = located(vms, slots)
         for by in ("host", "rack"):
-            units = TopologyChoice(unit=by).of(hosts).units
+            units = TopologyChoice(unit=by).topology_of(hosts).units
             result = judged(vms, slots, units)
             expected = {vm.id: brute_force(vm, slots, units, location) for vm in vms}
             assert result.vms == expected, (seed, by)
@@ -83,7 +80,7 @@ def test_tolerance_equals_brute_force_on_random_states_by_hosts_and_by_racks(bat
 
 def judged(vms: Sequence[VmView], slots: Sequence[SlotView], units: Mapping[str, str]) -> ToleranceResult:
     required = {vm.id: 1 for vm in vms}
-    return tolerance(
+    return compute_tolerance(
         ToleranceInput(vms=tuple(vms), required=required, slots=tuple(slots), units=dict(units), weakest=100)
     )
 
@@ -91,7 +88,7 @@ def judged(vms: Sequence[VmView], slots: Sequence[SlotView], units: Mapping[str,
 def test_the_failures_named_for_a_weak_vm_are_too_many_and_as_few_as_can_be() -> None:
     for seed in range(200):
         hosts, vms, slots = broken_fleet(Random(seed))
-        units = TopologyChoice(unit="rack").of(hosts).units
+        units = TopologyChoice(unit="rack").topology_of(hosts).units
         location = located(vms, slots)
         for weak in judged(vms, slots, units).weakest:
             assert len(set(weak.case)) == weak.tolerance + 1
@@ -99,25 +96,14 @@ def test_the_failures_named_for_a_weak_vm_are_too_many_and_as_few_as_can_be() ->
             for slot in slots:
                 others = {units.get(location[w], location[w]) for w in slot.members if w != weak.vm}
                 vm = next(one for one in vms if one.id == weak.vm)
-                counts = slot.ready is not False and slot.members.get(vm.id) == vm.host and fits(vm, slot)
+                counts = slot.ready is not False and slot.members.get(vm.id) == vm.host and is_large_enough(vm, slot)
                 assert not counts or not ({units.get(slot.host, slot.host)} | others).isdisjoint(weak.case)
 
 
 def test_a_vm_with_all_its_slots_survives_as_many_hosts_as_it_has_slots() -> None:
     names = fleets.hosts(12)
     vms = fleets.vms(Random(7), 40, names)
-    offers = {"c": Offer(hosts=tuple(names))}
-    result = plan(
-        PlanInput(
-            vms=tuple(vms),
-            required={vm.id: 2 for vm in vms},
-            classes={vm.id: "c" for vm in vms},
-            reuse=offers,
-            new=offers,
-            free=dict.fromkeys(names, (10**9, 10**15)),
-            hosts=tuple(names),
-        )
-    )
+    result = plan(fleets.plan_input(vms, names, 2, free=dict.fromkeys(names, (10**9, 10**15))))
     assert judged(vms, result.slots, {}).counts == {"2": 40}
     two_racks = {name: f"rack={number % 2}" for number, name in enumerate(names)}
     assert judged(vms, result.slots, two_racks).fleet == 0
@@ -139,7 +125,7 @@ def test_a_search_that_ends_early_understates_and_says_so() -> None:
     masks = [sum(1 << random.randrange(24) for _ in range(1)) | 1 << random.randrange(24) for _ in range(60)]
     masks += [1 << bit for bit in range(24)]
     full = (1 << 24) - 1
-    exact, early = fewest(full, masks), fewest(full, masks, steps=5)
+    exact, early = find_fewest_masks(full, masks), find_fewest_masks(full, masks, steps=5)
     assert exact.exact
     assert not early.exact
     assert 0 < early.size <= exact.size == len(exact.masks)
@@ -152,15 +138,8 @@ def test_only_vms_that_need_slots_count_and_each_zone_has_its_weakest() -> None:
         VmView(id="c", host="h3", zone="y"),
     )
     slots = (SlotView(name="s", host="h9", members={"a": "h1", "b": "h2"}),)
-    result = tolerance(ToleranceInput(vms=vms, required={"a": 1, "b": 1}, slots=slots))
+    result = compute_tolerance(ToleranceInput(vms=vms, required={"a": 1, "b": 1}, slots=slots))
     assert (result.fleet, result.zones, result.vms) == (1, {"x": 1, "y": 1}, {"a": 1, "b": 1})
     assert [one.case for one in result.weakest] == [("h1", "h2"), ("h2", "h1")]
-    nobody = tolerance(ToleranceInput(vms=vms, required={}, slots=slots))
+    nobody = compute_tolerance(ToleranceInput(vms=vms, required={}, slots=slots))
     assert (nobody.fleet, nobody.zones, nobody.vms, nobody.weakest) == (0, {}, {}, ())
-
-
-def test_a_slot_that_is_too_small_or_lists_the_vm_elsewhere_saves_nobody() -> None:
-    vms = (VmView(id="a", host="h1", cpu_milli=2),)
-    small = SlotView(name="s", host="h9", cpu_milli=1, members={"a": "h1"})
-    stale = SlotView(name="t", host="h9", cpu_milli=2, members={"a": "h2"})
-    assert tolerance(ToleranceInput(vms=vms, required={"a": 1}, slots=(small, stale))).fleet == 0

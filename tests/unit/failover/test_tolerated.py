@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.failover import Cloud
-from tests.support.loops import run
+from tests.support.cycles import cloud_of
 from tests.unit.failover.test_tolerance import broken_fleet
 
-from outlive.base.random import Random
-from outlive.failover.analysis.coverage import CoverageInput, assess_state
-from outlive.failover.analysis.tolerance import ToleranceInput, judge_broken, tolerance, tolerated
-from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.topology import TopologyChoice
+from outlive.base import Random
+from outlive.failover import ConflictIndex, TopologyChoice
+from outlive.failover.analysis import (
+    CoverageInput,
+    ToleranceInput,
+    assess_state,
+    compute_tolerance,
+    judge_broken,
+    sum_tolerances,
+)
 
 
 @pytest.mark.slow
@@ -20,16 +24,16 @@ def test_what_a_cycle_tells_is_exact_by_hosts_and_by_racks() -> None:
         hosts, vms, slots = broken_fleet(Random(seed))
         required = {vm.id: 1 + number % 2 for number, vm in enumerate(vms[: 1 + seed % 8])}
         for unit in ("host", "rack"):
-            topology = TopologyChoice(unit=unit).of(hosts)
+            topology = TopologyChoice(unit=unit).topology_of(hosts)
             index = ConflictIndex.build(slots, topology=topology, locations={vm.id: vm.host for vm in vms})
-            broken = frozenset(index.faulty())
+            broken = frozenset(index.list_faulty())
             views, named = {vm.id: vm for vm in vms}, {slot.name: slot for slot in slots}
             exactly = judge_broken(broken, required, views, named, index, topology)
             given = CoverageInput(vms=tuple(vms), required=required, slots=tuple(slots), topology=topology)
             statuses = {vm: status for vm, status in assess_state(given).items() if status.required > 0}
             levels = {vm: exactly.get(vm, 0) if vm in broken else len(status.slots) for vm, status in statuses.items()}
-            reported = tolerated(unit, ((views[vm].zone, level) for vm, level in levels.items()))
-            exact = tolerance(
+            reported = sum_tolerances(unit, ((views[vm].zone, level) for vm, level in levels.items()))
+            exact = compute_tolerance(
                 ToleranceInput(vms=tuple(vms), required=required, slots=tuple(slots), units=topology.units)
             )
             assert reported.fleet == exact.fleet, seed
@@ -38,21 +42,16 @@ def test_what_a_cycle_tells_is_exact_by_hosts_and_by_racks() -> None:
 
 
 def test_a_fleet_without_protected_vms_has_no_tolerance_rather_than_none() -> None:
-    reported = tolerated("host", ())
+    reported = sum_tolerances("host", ())
     assert (reported.fleet, reported.zones, reported.counts) == (None, {}, {})
 
 
-def test_the_metrics_follow_the_cycle() -> None:
-    async def story() -> None:
-        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
-        await cloud.hosts("h1", "h2")
-        await cloud.vm("a", "h1")
-        await cloud.cycle()
-        assert cloud.metric("failover_tolerance", availability_zone="") == 1
-        assert cloud.metric("failover_vms_by_tolerance", tolerance="1") == 1
-        await cloud.vm("b", "h1", memory=2**50)
-        await cloud.cycle()
-        assert cloud.metric("failover_tolerance", availability_zone="") == 0
-        assert cloud.metric("failover_vms_by_tolerance", tolerance="0") == 1
-
-    run(story())
+async def test_the_metrics_follow_the_cycle() -> None:
+    cloud = await cloud_of("h1", "h2", need=1, vms={"a": "h1"})
+    await cloud.cycle()
+    assert cloud.metric("failover_tolerance", availability_zone="") == 1
+    assert cloud.metric("failover_vms_by_tolerance", tolerance="1") == 1
+    await cloud.vm("b", "h1", memory=2**50)
+    await cloud.cycle()
+    assert cloud.metric("failover_tolerance", availability_zone="") == 0
+    assert cloud.metric("failover_vms_by_tolerance", tolerance="0") == 1

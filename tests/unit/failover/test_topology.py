@@ -11,20 +11,27 @@ from tests.support.fleets import eligible_slots
 from tests.support.literal_rules import DependencyGraph
 from tests.support.separation import barred
 
-from outlive.base.random import Random
-from outlive.failover.check import CheckInput, Fault, check, separations
-from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.culprits import find_culprits
-from outlive.failover.model import HostView, SlotView
-from outlive.failover.planner.actions import Fail, Join, Need, Offer, Open
-from outlive.failover.planner.assign import AssignInput, assign
-from outlive.failover.planner.cleanup import CleanInput, clean
-from outlive.failover.planner.plan import PlanInput, PlanResult, plan
-from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
-from outlive.failover.separation import groups_of
-from outlive.failover.sizes import resolve_size
-from outlive.failover.topology import Topology, TopologyChoice
-from outlive.placement.vms import VmView
+from outlive.base import Random
+from outlive.failover import (
+    CheckInput,
+    ConflictIndex,
+    HostView,
+    SlotView,
+    Topology,
+    TopologyChoice,
+    ViolationKind,
+    find_culprits,
+    find_eligible_reservations,
+    find_separation_violations,
+    groups_of,
+    is_vm_eligible_for_reservation,
+    resolve_size,
+)
+from outlive.failover.check import check
+from outlive.failover.planner import AssignInput, CleanInput, Fail, Join, Need, Open, PlacementOffer, PlanResult, clean
+from outlive.failover.planner.assign import assign
+from outlive.failover.planner.plan import plan
+from outlive.placement import VmView
 from outlive.resources import AffinityRule
 
 GIB = 2**30
@@ -38,7 +45,7 @@ def racked(random: Random, on: list[str], racks: int, *, missing: float = 0.15) 
 
 def mapped(slots: list[SlotView], topology: Topology) -> list[SlotView]:
     """The slots as if each unit were one host."""
-    unit = topology.unit
+    unit = topology.unit_of_host
     return [
         msgspec.structs.replace(
             slot, host=unit(slot.host), members={vm: unit(host) for vm, host in slot.members.items()}
@@ -61,18 +68,18 @@ def wild(seed: int) -> tuple[list[VmView], list[SlotView], Topology]:
 @pytest.mark.parametrize("seed", range(250))
 def test_with_units_every_verdict_is_that_of_the_literal_rules_on_hosts_that_are_mapped(seed: int) -> None:
     vms, slots, topology = wild(seed)
-    unit = topology.unit
+    unit = topology.unit_of_host
     on = {vm.id: vm.host for vm in vms}
     counters = ConflictIndex.build(slots, vms, topology=topology)
     literal = DependencyGraph.build(mapped(slots, topology), locations={vm: unit(host) for vm, host in on.items()})
     graph = DependencyGraph.build(slots, locations=on, topology=topology)
     assert graph == literal
-    faulty = set(ConflictIndex.build(slots, topology=topology, locations=on).faulty())
+    faulty = set(ConflictIndex.build(slots, topology=topology, locations=on).list_faulty())
     members = {vm for slot in slots for vm in slot.members}
     assert faulty == {vm for vm in members if not literal.holds_for(vm)}
-    assert set(counters.faulty()) == faulty
+    assert set(counters.list_faulty()) == faulty
     for vm in vms:
-        counted = counters.count(vm.id, vm.host)
+        counted = counters.count_unit(vm.id, vm.host)
         if vm.id in literal.vm_host:
             assert counted == literal.count(vm.id, unit(vm.host))
             assert counters.holds_for(vm.id) == literal.holds_for(vm.id)
@@ -95,7 +102,7 @@ def test_a_check_names_the_hosts_and_the_unit_and_clean_up_takes_out_who_is_at_f
     named = [one for one in found.violations if one.host.startswith("rack=")]
     for one in named:
         assert one.host in one.message or "share more than one slot" in one.message
-        if one.fault in (Fault.RULE_1, Fault.RULE_2):
+        if one.fault in (ViolationKind.RULE_1, ViolationKind.RULE_2):
             assert "(on h" in one.message
     cleaned = clean(
         CleanInput(vms=tuple(vms), slots=tuple(slots), topology=topology, brake_share=1.0, brake_number=1000)
@@ -148,26 +155,15 @@ def fleet(seed: int, *, grouped: bool = True) -> tuple[Random, list[VmView], tup
 def planned(
     vms: list[VmView], hosts: tuple[HostView, ...], required: dict[str, int], topology: Topology, **more: object
 ) -> PlanResult:
-    offer = {"": Offer(hosts=tuple(host.name for host in hosts), scores=(1.0,) * len(hosts))}
-    return plan(
-        PlanInput(
-            vms=tuple(vms),
-            required=required,
-            reuse=offer,
-            new=offer,
-            hosts=tuple(host.name for host in hosts),
-            topology=topology,
-            **more,  # type: ignore[arg-type]
-        )
-    )
+    return plan(fleets.plan_input(vms, [host.name for host in hosts], required, topology=topology, **more))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_a_plan_with_racks_as_units_survives_every_set_of_so_many_racks(seed: int) -> None:
     _, vms, hosts, _ = fleet(seed, grouped=False)
-    topology = TopologyChoice(unit="rack").of(hosts)
-    unit = topology.unit
+    topology = TopologyChoice(unit="rack").topology_of(hosts)
+    unit = topology.unit_of_host
     k = 1 + seed % 3
     result = planned(vms, hosts, dict.fromkeys((vm.id for vm in vms), k), topology)
     on = {vm.id: vm.host for vm in vms}
@@ -225,10 +221,10 @@ def test_no_forbidden_combination_appears_in_a_thousand_plans(block: int) -> Non
         random, vms, hosts, required = fleet(seed)
         unit = random.choice(["host", "host", "rack"])
         apart = random.choice([(), ("rack",), ("power", "rack")])
-        topology = TopologyChoice(unit=unit, apart=apart).of(hosts)
+        topology = TopologyChoice(unit=unit, apart=apart).topology_of(hosts)
         result = planned(vms, hosts, required, topology, packing=seed % 20 == 0)
         assert forbidden(vms, result.slots, topology, required) == []
-        assert separations(vms, result.slots, topology, required) == []
+        assert find_separation_violations(vms, result.slots, topology, required) == []
         verdict = check(CheckInput(vms=tuple(vms), slots=result.slots, required=required, topology=topology))
         assert verdict.violations == ()
         if seed % 4 == 0:
@@ -242,7 +238,7 @@ def assigned(seed: int) -> tuple[list[VmView], tuple[SlotView, ...], AssignInput
     random, vms, hosts, required = fleet(seed)
     topology = TopologyChoice(
         unit=random.choice(["host", "rack"]), apart=random.choice([(), ("rack",), ("power",)])
-    ).of(hosts)
+    ).topology_of(hosts)
     names = tuple(host.name for host in hosts)
     slots = planned(vms, hosts, {vm: need // 2 for vm, need in required.items()}, Topology(server_groups=False)).slots
     needs = tuple(
@@ -254,8 +250,8 @@ def assigned(seed: int) -> tuple[list[VmView], tuple[SlotView, ...], AssignInput
         slots=slots,
         vms=tuple(vms),
         needs=needs,
-        reuse={"c": Offer(hosts=names)},
-        new={"c": Offer(hosts=names)},
+        reuse={"c": PlacementOffer(hosts=names)},
+        new={"c": PlacementOffer(hosts=names)},
         hosts=names,
         groups=groups_of(vms, required, {need.vm for need in needs}),
         topology=topology,
@@ -290,19 +286,19 @@ def test_each_new_membership_of_a_cycle_is_as_the_literal_question_allows(block:
         counters = ConflictIndex.build(sorted(now.values(), key=lambda one: one.name), vms, topology=given.topology)
         separating = counters.separation
         separating.take(groups)
-        numbers = dict(zip(given.hosts, counters.hosts(given.hosts), strict=True))
+        numbers = dict(zip(given.hosts, counters.host_numbers(given.hosts), strict=True))
         for vm in vms:
-            closed = separating.closed(vm.id)
+            closed = separating.closed_hosts(vm.id)
             for host in given.hosts:
                 literal = barred(vm, host, list(now.values()), given.topology, groups) != ""
                 assert (closed is not None and bool(closed[numbers[host]])) == literal
                 assert separating.allows(vm.id, host) == (not literal)
-                assert bool(separating.why(vm.id, host)) == literal
+                assert bool(separating.explain_closed(vm.id, host)) == literal
                 refused += literal
-            allowed = separating.among(vm.id, counters.slots_on(set(range(len(counters.host_names)))))
+            allowed = separating.allowed_slots(vm.id, counters.slots_on(set(range(len(counters.host_names)))))
             for slot in now.values():
                 literal = barred(vm, slot.host, list(now.values()), given.topology, groups) == ""
-                assert bool(allowed & counters.slot_bit(counters.slot(slot.name))) == literal
+                assert bool(allowed & counters.slot_bit(counters.slot_number(slot.name))) == literal
     assert steps > 100
     assert refused > 100
 
@@ -321,12 +317,7 @@ def member(name: str, on: str, *, group: str = "", policy: str = "anti-affinity"
 
 def slot(name: str, on: str, *members: VmView, ready: bool | None = None) -> SlotView:
     return SlotView(
-        name=name,
-        host=on,
-        cpu_milli=1000,
-        memory_bytes=GIB,
-        members={vm.id: vm.host for vm in members},
-        ready=ready,
+        name=name, host=on, cpu_milli=1000, memory_bytes=GIB, members={vm.id: vm.host for vm in members}, ready=ready
     )
 
 
@@ -386,8 +377,8 @@ def test_a_refusal_says_which_rack_is_excluded_and_why() -> None:
         slots=(slot("s", "h3", a),),
         vms=(a,),
         needs=(needed(a),),
-        reuse={"c": Offer(hosts=("h2", "h4"))},
-        new={"c": Offer(hosts=("h2", "h4"))},
+        reuse={"c": PlacementOffer(hosts=("h2", "h4"))},
+        new={"c": PlacementOffer(hosts=("h2", "h4"))},
         hosts=("h1", "h2", "h3", "h4"),
         topology=RACKS,
     )
@@ -403,7 +394,7 @@ def test_a_check_tells_when_a_peer_moves_onto_the_host_of_a_slot_and_clean_up_le
     moved = member("b", "h3", group="g")
     found = check(CheckInput(vms=(a, moved), slots=(slot("s", "h3", a), slot("t", "h4", moved))))
     assert [(one.fault, one.vm, one.slots, one.host, one.others) for one in found.violations] == [
-        (Fault.SERVER_GROUP, "a", ("s",), "h3", ("b",))
+        (ViolationKind.SERVER_GROUP, "a", ("s",), "h3", ("b",))
     ]
     assert found.remove == {}
     given = CleanInput(vms=(a, moved), slots=(slot("s", "h3", a), slot("t", "h4", moved)))
@@ -417,14 +408,14 @@ def test_a_check_tells_of_slots_in_one_domain_and_of_groups_that_would_not_land_
         CheckInput(vms=(a,), slots=(slot("s", "h2", a), slot("t", "h3", a), slot("u", "h4", a)), topology=apart)
     )
     assert [(one.fault, one.slots, one.message) for one in found.violations] == [
-        (Fault.DOMAIN, ("s",), "slot s of VM a on h2 is in power a, where the VM runs on h1"),
-        (Fault.DOMAIN, ("u",), "slot u of VM a on h4 is in power b, like its slot t on h3"),
+        (ViolationKind.DOMAIN, ("s",), "slot s of VM a on h2 is in power a, where the VM runs on h1"),
+        (ViolationKind.DOMAIN, ("u",), "slot u of VM a on h4 is in power b, like its slot t on h3"),
     ]
     b, c = (member(name, "h1", group="g", policy="affinity") for name in "bc")
     apart_slots = (slot("s", "h3", b), slot("t", "h4", c))
     assert check(CheckInput(vms=(b, c), slots=apart_slots)).holds
     (one,) = check(CheckInput(vms=(b, c), slots=apart_slots, required={"b": 1, "c": 1})).violations
-    assert (one.fault, one.vm, one.slots) == (Fault.SERVER_GROUP, "c", ("t",))
+    assert (one.fault, one.vm, one.slots) == (ViolationKind.SERVER_GROUP, "c", ("t",))
 
 
 def test_slots_of_an_affinity_group_are_where_all_of_it_may_run_or_the_reason_is_given() -> None:

@@ -18,9 +18,10 @@ from tests.support.certified import (
 )
 from tests.support.tampered import CONSISTENT, Case, Doc, judged, members
 
-from outlive.base.random import Random
-from outlive.failover.verify.check import Options, check, verify
-from outlive.failover.verify.document import CertifiedState
+from outlive.base import Random
+from outlive.failover import Certificate
+from outlive.failover.verify import CertifiedState, VerifyOptions, verify
+from outlive.failover.verify.check import check
 from outlive.resources import (
     Assigned,
     Cluster,
@@ -32,8 +33,9 @@ from outlive.resources import (
     VirtualMachine,
     VirtualMachineSpec,
     VirtualMachineStatus,
+    state_digest,
+    state_facts,
 )
-from outlive.resources.state import state_digest, state_facts
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -175,11 +177,21 @@ def test_a_plan_by_hosts_is_not_accepted_by_racks() -> None:
     made = certified(objects).certificate
     assert made is not None
     claimed = msgspec.convert({**certificate_document(made), "unit": "rack"}, CertifiedState)
-    verdict = check(state_facts(objects), claimed, Options(failures=0))
+    verdict = check(state_facts(objects), claimed, VerifyOptions(failures=0))
     assert {"count", "lost"} <= set(verdict.counts)
 
 
 # After a failure
+
+
+def agreed(case: Case) -> Certificate:
+    """What the maker still certifies of the state, which the checker accepts."""
+    objects = resources(case.state)
+    made = certified(objects, partial=True).certificate
+    assert made is not None
+    verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
+    assert verdict.accepted, verdict.violation
+    return made
 
 
 def consumed(case: Case) -> Doc:
@@ -201,12 +213,8 @@ def test_a_certificate_that_counts_a_consumed_slot_is_refused(seed: int) -> None
 def test_a_new_certificate_leaves_a_consumed_slot_out_and_is_accepted(seed: int) -> None:
     case = Case(seed)
     slot = consumed(case)
-    objects = resources(case.state)
-    made = certified(objects, partial=True).certificate
-    assert made is not None
+    made = agreed(case)
     assert slot["metadata"]["name"] not in {one.name for one in made.slots}
-    verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
-    assert verdict.accepted, verdict.violation
 
 
 UNUSABLE: dict[str, Doc] = {
@@ -229,11 +237,7 @@ def test_slots_on_a_host_that_takes_nobody_are_no_promise_to_either_side(how: st
         host.setdefault(part, {}).update(change)
     case.redigest()
     assert not case.verdict().accepted
-    objects = resources(case.state)
-    made = certified(objects, partial=True).certificate
-    assert made is not None
-    verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
-    assert verdict.accepted, verdict.violation
+    agreed(case)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -242,14 +246,10 @@ def test_slots_on_a_host_that_holds_more_than_it_has_are_named_and_promise_nothi
     slot = case.named("Reservation", case.certified_vm()["slots"][0])
     host = case.named("Hypervisor", slot["status"]["host"])
     host["status"]["capacity"] = {**host["status"]["allocation"]}
-    objects = resources(case.state)
-    made = certified(objects, partial=True).certificate
-    assert made is not None
+    made = agreed(case)
     name = slot["metadata"]["name"]
     assert name in {one.name for one in made.slots}
     assert all(name not in vm.slots for vm in made.vms)
-    verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
-    assert verdict.accepted, verdict.violation
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -264,12 +264,8 @@ def test_a_vm_in_recovery_is_where_it_was_lost_for_both_sides(seed: int) -> None
     vm["status"]["assigned"]["hypervisor"] = slot["status"]["host"]
     vm["status"]["recovery"] = {"fence": "f", "phase": "assigned", "origin": origin}
     slot["status"]["consumer"] = {"vm": vm["metadata"]["name"], "fence": "f"}
-    objects = resources(case.state)
-    made = certified(objects, partial=True).certificate
-    assert made is not None
+    made = agreed(case)
     assert {one.host for one in made.vms if one.id == vm["metadata"]["name"]} == {origin}
-    verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
-    assert verdict.accepted, verdict.violation
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -282,12 +278,8 @@ def test_a_vm_that_came_to_its_target_before_its_source_was_lost_is_there_for_bo
         {"hypervisor": target, "memberUid": "u", "epoch": 1, "runId": "r2", "seen": "running"},
     ]
     vm["status"]["recovery"] = {"fence": "f", "phase": "held", "origin": "gone"}
-    objects = resources(case.state)
-    made = certified(objects, partial=True).certificate
-    assert made is not None
+    made = agreed(case)
     assert {one.host for one in made.vms if one.id == vm["metadata"]["name"]} == {target}
-    verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
-    assert verdict.accepted, verdict.violation
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -309,9 +301,5 @@ def test_a_vm_that_is_due_is_where_it_is_to_run_for_both_sides_though_another_ho
     ]
     if case_of == "the other is lost":
         there["lost"] = "f"
-    objects = resources(case.state)
-    made = certified(objects, partial=True).certificate
-    assert made is not None
+    made = agreed(case)
     assert {one.host for one in made.vms if one.id == name} <= {own}
-    verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
-    assert verdict.accepted, verdict.violation

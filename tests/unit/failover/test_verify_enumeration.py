@@ -7,21 +7,13 @@ import pytest
 from tests.support.certified import resources
 from tests.support.tampered import CONSISTENT, Case, judged, members
 
-from outlive.base.errors import LimitExceeded, Usage
-from outlive.base.random import Random
-from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
-from outlive.failover.hosts import host_view
-from outlive.failover.locations import merge
-from outlive.failover.slots import as_it_stands, is_slot, slot_view, unschedulable_hosts
-from outlive.failover.verify import cases
-from outlive.failover.verify.cases import Landing
-from outlive.failover.verify.check import Options, check
-from outlive.failover.verify.document import CertifiedState
-from outlive.failover.verify.fleet import StateFleet
-from outlive.failover.verify.memberships import Memberships
-from outlive.placement.vms import list_resources
-from outlive.resources import Hypervisor, Reservation, Resource, VirtualMachine
-from outlive.resources.state import state_facts
+from outlive.base import LimitExceeded, Random, Usage
+from outlive.failover import apply_closed_hosts, host_view, is_slot, merge, slot_view, unschedulable_hosts
+from outlive.failover.analysis import ToleranceInput, compute_tolerance
+from outlive.failover.verify import CaseLanding, CertifiedState, Memberships, StateFleet, VerifyOptions
+from outlive.failover.verify.check import check
+from outlive.placement import list_resources
+from outlive.resources import Hypervisor, Reservation, Resource, VirtualMachine, state_facts
 
 
 @pytest.mark.slow
@@ -33,9 +25,9 @@ def test_enumeration_agrees_with_the_theorem_and_with_tolerance_in_any_state() -
         for _ in range(case.random.randint(0, 4)):
             case.random.choice(CONSISTENT)(case)
         case.forge()
-        heard: list[Landing] = []
+        heard: list[CaseLanding] = []
         objects, certificate = resources(case.state), msgspec.convert(case.certificate, CertifiedState)
-        verdict = check(state_facts(objects), certificate, Options(failures=0), report=heard.append)
+        verdict = check(state_facts(objects), certificate, VerifyOptions(failures=0), report=heard.append)
         need = {vm.id: vm.need for vm in certificate.vms}
         unlanded = {one.vm for one in heard if one.slot is None and len(one.failed) <= need[one.vm]}
         assert bool(unlanded) == ("lost" in verdict.counts)
@@ -53,8 +45,8 @@ def levels(objects: list[Resource], need: dict[str, int]) -> dict[str, int]:
     merged = merge(listing.vms, hosts, trust_hosts=False)
     slots = [slot_view(one) for one in objects if isinstance(one, Reservation) and is_slot(one)]
     closed = unschedulable_hosts(hosts, slots)
-    slots = [as_it_stands(slot, closed) for slot in slots]
-    return tolerance(ToleranceInput(vms=merged.vms, required=need, slots=tuple(slots))).vms
+    slots = [apply_closed_hosts(slot, closed) for slot in slots]
+    return compute_tolerance(ToleranceInput(vms=merged.vms, required=need, slots=tuple(slots))).vms
 
 
 @pytest.mark.slow
@@ -65,13 +57,13 @@ def test_counters_on_bits_are_the_formula_to_the_letter() -> None:
         for _ in range(4):
             case.random.choice(CONSISTENT)(case)
         inside = Memberships(StateFleet(case.facts()), {})
-        literal = [vm for vm in inside.slots_of if max(inside.count(vm).values()) > 1]
-        assert list(inside.at_fault(inside.slots_of)) == literal
+        literal = [vm for vm in inside.slots_of if max(inside.count_units(vm).values()) > 1]
+        assert list(inside.find_faulty(inside.slots_of)) == literal
 
 
 def test_a_landing_names_the_slot_that_stands_and_that_nobody_else_comes_to() -> None:
     case = Case(7)
-    heard: list[Landing] = []
+    heard: list[CaseLanding] = []
     objects = resources(case.state)
     verdict = judged(objects, case.certificate, heard, failures=0)
     assert verdict.accepted
@@ -92,7 +84,7 @@ def test_enumerating_more_than_is_certified_is_refused() -> None:
 
 
 def test_enumerating_too_many_sets_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cases, "CASES_LIMIT", 50)
+    monkeypatch.setattr("outlive.failover.verify.check.CASES_LIMIT", 50)
     with pytest.raises(LimitExceeded, match="enumerate fewer failures"):
         Case(1).verdict(failures=2)
     assert Case(1).verdict(failures=1).accepted

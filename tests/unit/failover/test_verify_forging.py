@@ -6,7 +6,7 @@ import pytest
 from tests.support.certified import certified, resources
 from tests.support.tampered import CONSISTENT, Case, membership
 
-from outlive.base.random import Random
+from outlive.base import Random
 
 
 @pytest.mark.slow

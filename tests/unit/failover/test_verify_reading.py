@@ -9,17 +9,12 @@ import pytest
 from tests.support.certified import documents, fleet, resources
 from tests.support.tampered import Case, Doc, other_host, slot_shrunk
 
-from outlive.base.errors import BadInput
-from outlive.base.random import Random
-from outlive.failover.decisions import DECISIONS
-from outlive.failover.hosts import host_view
-from outlive.failover.locations import merge
-from outlive.failover.verify.document import read_certificate
-from outlive.failover.verify.fleet import StateFleet
-from outlive.placement.vms import list_resources
-from outlive.resources import Hypervisor, VirtualMachine
-from outlive.resources.state import state_facts
-from outlive.runtime.decisions import DecisionTable
+from outlive.base import BadInput, Random
+from outlive.failover import DECISIONS, host_view, merge
+from outlive.failover.verify import StateFleet, read_certificate
+from outlive.placement import list_resources
+from outlive.resources import Hypervisor, VirtualMachine, state_facts
+from outlive.runtime import DecisionTable
 
 
 def test_without_trust_a_vm_is_where_it_is_assigned_and_reported() -> None:

@@ -4,19 +4,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.small_clouds import make_slot
 
-from outlive.base.errors import BadInput
-from outlive.failover.protection import Demands, ProtectionSettings
-from outlive.failover.report.views import VIEWS, Inventory, Table, ViewOptions, inventory_of, make_views
-from outlive.failover.topology import TopologyChoice
-from outlive.placement.vms import VmView
+from outlive.base import BadInput
+from outlive.failover import Demands, ProtectionSettings, TopologyChoice
+from outlive.failover.report import VIEWS, ViewOptions, ViewSnapshot, ViewTable, inventory_of, make_views
+from outlive.placement import VmView
 from outlive.resources import (
-    RESERVATION_TYPE_LABEL,
     Amounts,
     Assigned,
     CommittedSpec,
-    Condition,
-    FailoverStatus,
     Hypervisor,
     HypervisorSpec,
     HypervisorStatus,
@@ -63,16 +60,8 @@ def vm(name: str, on: str, flavor: str = "std") -> VirtualMachine:
 
 
 def slot(name: str, on: str, members: dict[str, str], *, ready: bool = True, found: bool = True) -> Reservation:
-    status = ReservationStatus(
-        host=on,
-        conditions=(Condition(type="Ready", status="True" if ready else "False"),),
-        failover_reservation=FailoverStatus(allocations=members),
-    )
-    return Reservation(
-        metadata=ObjectMeta(name=name, labels={RESERVATION_TYPE_LABEL: "failover"}),
-        spec=ReservationSpec(type="FailoverReservation", target_host=on, resources=Amounts(cpu=2_500, memory=4 * GIB)),
-        status=status if found else ReservationStatus(),
-    )
+    made = make_slot(name, on, members, cpu=2_500, memory=4 * GIB, ready=ready)
+    return made if found else msgspec.structs.replace(made, status=ReservationStatus())
 
 
 COMMITTED = Reservation(
@@ -102,13 +91,13 @@ INVENTORY = inventory_of(
 )
 
 
-def view_of(name: str, inventory: Inventory) -> Table:
+def view_of(name: str, inventory: ViewSnapshot) -> ViewTable:
     (table,) = make_views(inventory, ViewOptions(views=(name,)))
     return table
 
 
-def records(view: str, inventory: Inventory = INVENTORY, **options: Any) -> list[dict[str, Any]]:
-    return make_views(inventory, ViewOptions(views=(view,), **options))[0].records()
+def records(view: str, inventory: ViewSnapshot = INVENTORY, **options: Any) -> list[dict[str, Any]]:
+    return make_views(inventory, ViewOptions(views=(view,), **options))[0].to_records()
 
 
 def column(view: str, name: str, **options: Any) -> list[Any]:
@@ -123,7 +112,7 @@ def test_there_are_fourteen_views_and_each_is_plain_data():
 
 
 def test_an_empty_cloud_has_empty_views_not_errors():
-    for table in make_views(Inventory()):
+    for table in make_views(ViewSnapshot()):
         assert table.rows == () or table.view == "summary"
 
 
@@ -137,7 +126,7 @@ def test_views_are_chosen_and_hidden_by_name():
 
 def test_hosts_come_by_building_block_and_the_sums_add_up():
     table = view_of("hypervisor-summary", INVENTORY)
-    rows = table.records()
+    rows = table.to_records()
     assert [row["host"] for row in rows] == ["n1-bb002", "n2-bb002", "n1-bb010", "other"]
     first = rows[0]
     assert (first["cpuCapacity"], first["cpuUsed"], first["cpuFailover"], first["cpuCommitted"]) == (16, 4, 2.5, 1)
@@ -227,10 +216,7 @@ def test_validation_knows_all_five_rules():
     found = {(r["vm"], r["rule"]) for r in rows}
     assert {("a", 1), ("c", 2), ("e", 3), ("d", 4), ("b", None)} <= found
     assert all(r["problem"] for r in rows)
-    shared = [
-        slot("q1", "h3", {"a": "h1", "c": "h2"}),
-        slot("q2", "h4", {"a": "h1", "c": "h2"}),
-    ]
+    shared = [slot("q1", "h3", {"a": "h1", "c": "h2"}), slot("q2", "h4", {"a": "h1", "c": "h2"})]
     assert {(r["vm"], r["rule"]) for r in records("validation", inventory_of(hosts, shared, []))} == {
         ("a", 5),
         ("c", 5),
@@ -241,11 +227,7 @@ def test_validation_and_levels_count_units_of_failure_as_a_check_does():
     racks = {"h1": "r1", "h2": "r1", "h3": "r2"}
     hosts = [in_rack(host("h1", "a"), racks), in_rack(host("h2"), racks), in_rack(host("h3"), racks)]
     inventory = inventory_of(
-        hosts,
-        [slot("s1", "h2", {"a": "h1"})],
-        [vm("a", "h1")],
-        Demands({"*": 1}),
-        TopologyChoice(unit="rack"),
+        hosts, [slot("s1", "h2", {"a": "h1"})], [vm("a", "h1")], Demands({"*": 1}), TopologyChoice(unit="rack")
     )
     (row,) = records("validation", inventory)
     assert (row["rule"], row["host"]) == (1, "rack=r1")
@@ -301,7 +283,7 @@ def test_a_source_that_cannot_be_read_disables_only_its_columns():
     blind = msgspec.structs.replace(INVENTORY, servers=None)
     table = view_of("vms", blind)
     assert "could not be read" in table.note
-    assert {row["inDatabase"] for row in table.records()} == {None}
+    assert {row["inDatabase"] for row in table.to_records()} == {None}
     assert view_of("not-in-db", blind).rows == ()
     assert len(view_of("reservations", blind).rows) == 5
 
@@ -311,13 +293,13 @@ def test_a_vm_of_unknown_size_or_without_a_host_is_known_all_the_same():
         VmView(id="nohost", host="", flavor="std", cpu_milli=1000, memory_bytes=GIB),
         VmView(id="noflavor", host="h1", flavor="gone", cpu_milli=0, memory_bytes=0),
     )
-    inventory = Inventory(hypervisors=(host("h1", "nohost", "noflavor"),), servers=servers)
-    status = {row["vm"]: row["status"] for row in view_of("all-servers", inventory).records()}
+    inventory = ViewSnapshot(hypervisors=(host("h1", "nohost", "noflavor"),), servers=servers)
+    status = {row["vm"]: row["status"] for row in view_of("all-servers", inventory).to_records()}
     assert status == {"nohost": "PG_NO_HOST", "noflavor": "OK"}
-    assert view_of("not-in-db", inventory).records() == []
-    size = {row["vm"]: (row["cpu"], row["memoryBytes"]) for row in view_of("vms", inventory).records()}
+    assert view_of("not-in-db", inventory).to_records() == []
+    size = {row["vm"]: (row["cpu"], row["memoryBytes"]) for row in view_of("vms", inventory).to_records()}
     assert size == {"nohost": (1.0, GIB), "noflavor": (None, None)}
-    flavors = {row["flavor"]: row["cpu"] for row in view_of("flavor-summary", inventory).records()}
+    flavors = {row["flavor"]: row["cpu"] for row in view_of("flavor-summary", inventory).to_records()}
     assert flavors == {"std": 1.0, "gone": None}
 
 

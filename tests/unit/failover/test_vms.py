@@ -3,10 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from outlive.failover.hosts import host_view
-from outlive.failover.locations import Disagreement, Locations, locate, merge
-from outlive.failover.model import HostView
-from outlive.placement.vms import (
+from outlive.failover import Disagreement, HostView, Locations, host_view, locate, merge
+from outlive.placement import (
     FlavorRow,
     ServerRow,
     VmView,
@@ -24,11 +22,11 @@ from outlive.resources import (
     HypervisorStatus,
     Instance,
     ObjectMeta,
+    Recovery,
     VirtualMachine,
     VirtualMachineSpec,
     VirtualMachineStatus,
 )
-from outlive.resources.vms import Recovery
 
 GIB = 2**30
 
@@ -61,7 +59,7 @@ def test_what_a_dead_host_reported_last_does_not_hide_a_vm_that_is_due_elsewhere
     seen = Locations(trust_hosts=False)
     seen.put_host(host("h1"))
     seen.put_host(dead)
-    assert seen.located(due) == due
+    assert seen.locate_vm(due) == due
 
 
 def test_what_a_host_reports_that_may_not_run_a_vm_does_not_hide_where_it_is_due():
@@ -179,8 +177,8 @@ def test_one_vm_is_located_as_in_the_whole_list():
         for one in HOSTS:
             seen.put_host(one)
         for one in VMS:
-            assert seen.located(one) == whole.get(one.id)
-        assert seen.located(None) is None
+            assert seen.locate_vm(one) == whole.get(one.id)
+        assert seen.locate_vm(None) is None
 
 
 def test_a_host_that_is_back_does_not_bring_back_what_it_ran_before():
@@ -189,9 +187,9 @@ def test_a_host_that_is_back_does_not_bring_back_what_it_ran_before():
     for trust in (True, False):
         seen = Locations(trust_hosts=trust)
         seen.put_host(back)
-        assert seen.located(away).host == "h9", "its own document says so, and nobody else has reported it yet"
+        assert seen.locate_vm(away).host == "h9", "its own document says so, and nobody else has reported it yet"
         seen.put_host(new)
-        assert seen.located(msgspec.structs.replace(away, due=False)).host == "h9"
+        assert seen.locate_vm(msgspec.structs.replace(away, due=False)).host == "h9"
 
 
 def test_a_stopped_instance_is_not_active():

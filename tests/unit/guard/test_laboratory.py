@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outlive.guard import laboratory, options
-from outlive.guard.laboratory import LaboratoryWatchdog
-from outlive.guard.states import GuardError
+from outlive.guard import GuardError, LaboratoryWatchdog, laboratory, options
 
 
 @pytest.fixture

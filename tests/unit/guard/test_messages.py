@@ -9,9 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.guard.clocks import Instants
-from outlive.guard.messages import MalformedMessage, granted, parsed, refused, request
-from outlive.guard.states import Arm, Beat, CreateBegin, CreateEnd, Disarm
+from outlive.guard import (
+    Arm,
+    Beat,
+    CreateBegin,
+    CreateEnd,
+    Disarm,
+    Instants,
+    MalformedMessage,
+    encode_grant,
+    encode_refusal,
+    encode_request,
+    parse_request,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +36,7 @@ from outlive.guard.states import Arm, Beat, CreateBegin, CreateEnd, Disarm
     ],
 )
 def test_every_request_is_read(line: dict, event: object) -> None:
-    request = parsed(json.dumps({"id": 7, **line}).encode())
+    request = parse_request(json.dumps({"id": 7, **line}).encode())
     assert (request.id, request.event) == (7, event)
 
 
@@ -60,20 +70,20 @@ def test_every_request_is_read(line: dict, event: object) -> None:
 )
 def test_what_is_no_request_is_said_to_be_none(line: bytes) -> None:
     with pytest.raises(MalformedMessage):
-        parsed(line)
+        parse_request(line)
 
 
 @given(st.binary(max_size=300) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "ignore")))
 def test_no_bytes_bring_the_parser_down(line: bytes) -> None:
     with contextlib.suppress(MalformedMessage):
-        assert parsed(line)
+        assert parse_request(line)
 
 
 def test_answers_are_one_line() -> None:
-    assert json.loads(granted(3, {"gate": "open"})) == {"id": 3, "ok": True, "gate": "open"}
-    assert refused(3, "gate-shut", "a\nb").count(b"\n") == 1
+    assert json.loads(encode_grant(3, {"gate": "open"})) == {"id": 3, "ok": True, "gate": "open"}
+    assert encode_refusal(3, "gate-shut", "a\nb").count(b"\n") == 1
 
 
 def test_what_is_asked_for_is_read_as_it_was() -> None:
     beat = Beat(Instants(8.25, 7.5), 3)
-    assert parsed(request(4, beat)) == (4, beat)
+    assert parse_request(encode_request(4, beat)) == (4, beat)

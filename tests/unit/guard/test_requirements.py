@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from outlive.guard import cgroups, requirements
-from outlive.guard.options import read
-from outlive.guard.states import GuardError
-from outlive.guard.watchdog import NO_HARDWARE, Watchdog, _check_identity
+from outlive.guard import NO_HARDWARE, GuardError, Watchdog, cgroups, read, requirements
+from outlive.guard.watchdog import _check_identity
 
 STOP = ("systemctl", "stop", "libvirtd.service")
 
@@ -113,9 +111,9 @@ def test_guard_that_could_not_stop_what_starts_vms_is_not_armed(
 def test_what_cannot_be_read_is_never_empty(tmp_path: Path) -> None:
     for root in (tmp_path / "there", tmp_path / "not-there", tmp_path / "no" / "parent"):
         (tmp_path / "there").mkdir(exist_ok=True)
-        assert cgroups.look(str(root)).left == 1
-    assert cgroups.look(str(tmp_path / "not-there"), folders=True).left == 0
-    assert cgroups.look(str(tmp_path / "no" / "parent"), folders=True).left == 1
+        assert cgroups.count_processes(str(root)).left == 1
+    assert cgroups.count_processes(str(tmp_path / "not-there"), folders=True).left == 0
+    assert cgroups.count_processes(str(tmp_path / "no" / "parent"), folders=True).left == 1
 
 
 def test_libvirt_stands_for_all_daemons_that_start_guests_with_their_sockets(

@@ -18,9 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.support.self_fencing import SelfFenceAction, SelfFenceInput, SelfFenceResult, evaluate_self_fencing
 
-from outlive.guard import core
-from outlive.guard.clocks import Instants
-from outlive.guard.states import Action, Arm, Beat, Event, Looked, Phase, ServiceStopped, State, Tick
+from outlive.guard import Arm, Beat, Event, GuardAction, GuardState, Instants, Looked, Phase, ServiceStopped, Tick, core
 
 SENT_S = 1000.0
 
@@ -32,7 +30,7 @@ class Host:
         self.vms = vms
         self.stubborn_s = stubborn_s
         self.first_kill_s: float | None = None
-        self.state = State()
+        self.state = GuardState()
         self.fed: list[float] = []
         self.happen(Beat(Instants(SENT_S, SENT_S), 1), SENT_S)
         self.happen(Arm(interval_s * intervals, interval_s), SENT_S)
@@ -43,18 +41,18 @@ class Host:
             self.state, event, lambda: Instants(now, now), lambda state, action: self._act(state, action, now)
         )
 
-    def _act(self, state: State, action: Action, now: float) -> Event | None:
+    def _act(self, state: GuardState, action: GuardAction, now: float) -> Event | None:
         match action:
-            case Action.FEED if core.may_feed(state, Instants(now, now)):
+            case GuardAction.FEED if core.may_feed(state, Instants(now, now)):
                 self.fed.append(now)
-            case Action.STOP_SERVICE:
+            case GuardAction.STOP_SERVICE:
                 return ServiceStopped(True)
-            case Action.KILL:
+            case GuardAction.KILL:
                 self.first_kill_s = now if self.first_kill_s is None else self.first_kill_s
                 if now - self.first_kill_s >= self.stubborn_s:
                     self.vms = 0
                 return Looked(self.vms)
-            case Action.LOOK:
+            case GuardAction.LOOK:
                 return Looked(self.vms)
         return None
 

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.inventory.check import Existing, ImportOptions, check_inventory, synthetic_flavor
-from outlive.inventory.records import FlavorRecord, HostRecord, Inventory, VmRecord
-from outlive.resources import CREATOR_LABEL, Amounts, Flavor, FlavorSpec, Hypervisor, ObjectMeta, VirtualMachine
-from outlive.resources.documents import BadInputs
+from outlive.inventory import (
+    Existing,
+    FlavorRecord,
+    HostRecord,
+    ImportOptions,
+    Inventory,
+    VmRecord,
+    check_inventory,
+    synthetic_flavor,
+)
+from outlive.resources import (
+    CREATOR_LABEL,
+    Amounts,
+    BadInputs,
+    Flavor,
+    FlavorSpec,
+    Hypervisor,
+    ObjectMeta,
+    VirtualMachine,
+)
 
 GIB = 2**30
 SIZE = Amounts(cpu=4000, memory=16 * GIB)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from outlive.base.errors import BadInput, Invalid
-from outlive.inventory.cloud_hosts import has_vm_on, make_host, vanished_host
+from outlive.base import BadInput, Invalid
+from outlive.inventory import has_vm_on, make_host, vanished_host
 from outlive.resources import (
     Amounts,
     Condition,
@@ -18,11 +18,12 @@ from outlive.resources import (
     HypervisorSpec,
     Instance,
     ObjectMeta,
-    condition,
+    decode,
+    explain_out_of_service,
+    find_condition,
+    unschedulable_reason,
 )
-from outlive.resources.codec import decode
 from outlive.resources.foreign import CloudHypervisor
-from outlive.resources.hosts import out_of_service, unschedulable
 
 NOW, LATER = datetime(2026, 8, 11, 9, tzinfo=UTC), datetime(2026, 8, 11, 10, tzinfo=UTC)
 ZONE = "topology.kubernetes.io/zone"
@@ -123,7 +124,7 @@ def test_conditions_are_taken_over_and_close_the_host_as_ours_do(kind: str, stat
             type=kind, status=status, reason="R", message="m", last_transition_time=datetime(2026, 8, 1, tzinfo=UTC)
         ),
     )
-    assert unschedulable(made) == why
+    assert unschedulable_reason(made) == why
 
 
 def test_overcommit_is_taken_over_and_less_than_one_is_not_understood() -> None:
@@ -144,19 +145,19 @@ def test_overcommit_is_taken_over_and_less_than_one_is_not_understood() -> None:
 )
 def test_maintenance_is_told_by_a_condition_and_nothing_is_done_about_it(word: str, reason: str) -> None:
     made = host(spec={"maintenance": word})
-    told = condition(made.status.conditions, "Maintenance")
+    told = find_condition(made.status.conditions, "Maintenance")
     assert told is not None
     assert (told.status, told.reason, word in told.message) == ("True", reason, True)
-    assert (unschedulable(made), out_of_service(made)) == ("", "")
+    assert (unschedulable_reason(made), explain_out_of_service(made)) == ("", "")
     kept = make_host(seen(spec={"maintenance": word}), made, cluster="west", now=LATER)
     assert kept == made  # it says since when
-    assert condition(host(made, spec={"maintenance": ""}).status.conditions, "Maintenance") is None
+    assert find_condition(host(made, spec={"maintenance": ""}).status.conditions, "Maintenance") is None
 
 
 def test_high_availability_and_evicted_are_told() -> None:
     made = host(spec={"highAvailability": False}, evicted=True, conditions=[{"type": "HaEnabled", "status": "False"}])
     assert (made.spec.high_availability, made.status.evicted) == (False, True)
-    assert condition(made.status.conditions, "HaEnabled") is not None
+    assert find_condition(made.status.conditions, "HaEnabled") is not None
     assert (host().spec.high_availability, host().status.evicted) == (None, False)
 
 
@@ -198,7 +199,7 @@ def test_a_field_of_another_type_is_no_object_of_that_kind() -> None:
 def test_a_host_whose_object_is_gone_is_down_since_then() -> None:
     made = host(conditions=[{"type": "Ready", "status": "True"}], instances=[{"id": "v1", "active": True}])
     down = vanished_host(made, NOW)
-    assert unschedulable(down) == "has condition Ready=False"
+    assert unschedulable_reason(down) == "has condition Ready=False"
     assert down.status.instances == made.status.instances
     assert vanished_host(down, LATER) == down
 

@@ -6,18 +6,19 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from outlive.inventory.cloud_slots import cloud_reservation, patch_operations, slot_of
+from outlive.inventory import cloud_reservation, patch_operations, slot_of
 from outlive.resources import (
     Amounts,
     Condition,
+    FailoverSpec,
+    FailoverStatus,
     ObjectMeta,
     Reservation,
     ReservationSpec,
     ReservationStatus,
+    decode,
 )
-from outlive.resources.codec import decode
 from outlive.resources.foreign import CloudReservation
-from outlive.resources.reservations import FailoverSpec, FailoverStatus
 
 AT = datetime(2026, 8, 11, 9, 4, 10, tzinfo=UTC)
 SLOT = Reservation(

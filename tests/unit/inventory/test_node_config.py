@@ -9,11 +9,11 @@ import pytest
 import yaml
 from tests.support.command import outlive
 
-from outlive.base.errors import BadInput
-from outlive.cli.node_settings import SECTIONS
-from outlive.inventory.node_config import Imported, read_node_config
-from outlive.node.fencing.policy import FencingConfigInput, validate_fencing
-from outlive.runtime.config import load_settings
+from outlive.base import BadInput
+from outlive.cli import SECTIONS
+from outlive.inventory import Imported, read_node_config
+from outlive.node.fencing import FencingConfigInput, validate_fencing
+from outlive.runtime import load_settings
 
 
 def network(second: int) -> dict[str, Any]:
@@ -80,11 +80,7 @@ def read(host: str = "hv2", **changes: Any) -> Imported:
 def test_a_whole_configuration() -> None:
     found = read("hv2.example")
     assert found.node == {
-        "host": {
-            "name": "hv2",
-            "mode": "coordinator",
-            "addresses": {"cluster": "10.1.0.2", "storage": "10.2.0.2"},
-        },
+        "host": {"name": "hv2", "mode": "coordinator", "addresses": {"cluster": "10.1.0.2", "storage": "10.2.0.2"}},
         "node": {"shutdownLimit": "120s", "memMeans": "provisioned"},
         "log": {"level": "debug", "file": "/var/log/pvc/outlive-node.log"},
         "links": {

@@ -11,8 +11,8 @@ import yaml
 from tests.support.command import outlive
 from tests.unit.inventory.test_node_config import document
 
-from outlive.base.errors import BadInput
-from outlive.inventory.node_networks import is_dump, read_network_dump
+from outlive.base import BadInput
+from outlive.inventory import is_dump, read_network_dump
 
 MANAGED = {
     "": "Prod Net",

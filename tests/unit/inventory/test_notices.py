@@ -5,13 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from outlive.drivers.csv_inventory import VM_FIELDS, parse_column_map, read_hosts, read_vms
-from outlive.inventory.check import Existing, ImportOptions, check_inventory
-from outlive.inventory.plan import notices, plan_import
-from outlive.inventory.records import Inventory
+from outlive.drivers import VM_FIELDS, parse_column_map, read_hosts, read_vms
+from outlive.inventory import Existing, ImportOptions, Inventory, check_inventory, find_notices, plan_import
 from outlive.resources import VirtualMachine
-from outlive.resources.reasons import Reason, render
-from outlive.resources.reasons.inventory import TABLE, ImportNotice
+from outlive.resources.reasons import ImportNotice, Reason, render
+from outlive.resources.reasons.inventory import TABLE
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 HOSTS = "name,cpu,memory,zone\nh1,8,16Gi,z1\nh2,8,16Gi,z2\n"
@@ -28,7 +26,7 @@ def imported(
     wanted = check_inventory(inventory, Existing(), ImportOptions())
     plan = plan_import(wanted, Existing(), ImportOptions(), landed={}, now=NOW)
     vms_made = {write.object.name: write.object for write in plan.writes if isinstance(write.object, VirtualMachine)}
-    found = [*inventory.notices, *notices(wanted, Existing(), plan, levels)]
+    found = [*inventory.notices, *find_notices(wanted, Existing(), plan, levels)]
     return vms_made, {one.code: one for one in found}
 
 

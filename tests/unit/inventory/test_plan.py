@@ -11,14 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.inventory.check import Existing, ImportOptions, check_inventory
-from outlive.inventory.plan import ImportPlan, object_name, plan_import
-from outlive.inventory.records import FlavorRecord, HostRecord, Inventory, VmRecord
-from outlive.inventory.write import apply_import, read_existing
+from outlive.base import LoopClock, Random, SeededIds, Unavailable
+from outlive.inventory import (
+    Existing,
+    FlavorRecord,
+    HostRecord,
+    ImportOptions,
+    ImportPlan,
+    Inventory,
+    VmRecord,
+    apply_import,
+    check_inventory,
+    object_name,
+    plan_import,
+    read_existing,
+)
 from outlive.resources import (
     HOST_LABEL,
     ZONE_LABEL,
@@ -29,9 +36,9 @@ from outlive.resources import (
     HypervisorSpec,
     R,
     VirtualMachine,
-    condition,
+    find_condition,
 )
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore
 
 GIB = 2**30
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -84,18 +91,18 @@ def test_a_host_lists_its_vms_and_what_they_need() -> None:
     status = found(plan, Hypervisor, "a").status
     assert [(one.id, one.name, one.active) for one in status.instances] == [("v", "web", True), ("w", "", False)]
     assert status.allocation is not None
-    assert status.allocation.wire() == {"cpu": "4", "memory": "8Gi"}
+    assert status.allocation.to_wire() == {"cpu": "4", "memory": "8Gi"}
     assert status.num_instances == 2
     empty = found(plan, Hypervisor, "b").status.allocation
     assert empty is not None
-    assert empty.wire() == {"cpu": "0", "memory": "0"}
+    assert empty.to_wire() == {"cpu": "0", "memory": "0"}
 
 
 def test_what_a_host_says_is_in_use_counts_where_it_is_more() -> None:
     used = Amounts(cpu=500, memory=6 * GIB)
     allocation = found(planned(source([host("a", used=used)], [vm("v", "a")])), Hypervisor, "a").status.allocation
     assert allocation is not None
-    assert allocation.wire() == {"cpu": "2", "memory": "6Gi"}
+    assert allocation.to_wire() == {"cpu": "2", "memory": "6Gi"}
 
 
 def test_hosts_are_labelled_with_zone_and_domains_in_blocks() -> None:
@@ -114,7 +121,7 @@ def test_overcommit_makes_effective_capacity() -> None:
         planned(source([host("a")], []), options=ImportOptions(overcommit={"cpu": 1.5})), Hypervisor, "a"
     ).status
     assert status.effective_capacity is not None
-    assert status.effective_capacity.wire() == {"cpu": "12", "memory": "32Gi"}
+    assert status.effective_capacity.to_wire() == {"cpu": "12", "memory": "32Gi"}
 
 
 def test_a_vm_carries_the_label_of_its_host() -> None:
@@ -133,12 +140,12 @@ def test_a_landed_vm_is_assigned_and_counted() -> None:
 def test_a_disabled_or_silent_host_takes_nothing_new() -> None:
     plan = planned(source([host("a", disabled="broken fan", down=True), host("b", disabled="")], []))
     conditions = found(plan, Hypervisor, "a").status.conditions
-    disabled, ready = condition(conditions, "HypervisorDisabled"), condition(conditions, "Ready")
+    disabled, ready = find_condition(conditions, "HypervisorDisabled"), find_condition(conditions, "Ready")
     assert disabled is not None
     assert (disabled.status, disabled.message) == ("True", "broken fan")
     assert ready is not None
     assert ready.status == "False"
-    enabled = condition(found(plan, Hypervisor, "b").status.conditions, "HypervisorDisabled")
+    enabled = find_condition(found(plan, Hypervisor, "b").status.conditions, "HypervisorDisabled")
     assert enabled is not None
     assert enabled.status == "False"
 

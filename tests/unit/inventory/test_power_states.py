@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.errors import Usage
-from outlive.inventory.power_states import GuestPower, parse_status_map, power_state
+from outlive.base import Usage
+from outlive.inventory import GuestPower, parse_status_map, power_state
 
 
 @pytest.mark.parametrize(

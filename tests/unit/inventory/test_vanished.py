@@ -6,23 +6,38 @@ import msgspec
 import pytest
 from tests.unit.inventory.test_plan import LATER, NOW, host, planned, source, vm
 
-from outlive.inventory.check import Existing, ImportOptions, check_inventory, check_leaving_out
-from outlive.inventory.plan import after, notices, plan_import
-from outlive.inventory.records import Inventory
-from outlive.resources import CREATOR_LABEL, Flavor, Holder, Hypervisor, HypervisorSpec, VirtualMachine, condition
-from outlive.resources.documents import BadInputs
-from outlive.resources.reasons.inventory import ImportNotice
+from outlive.inventory import (
+    Existing,
+    ImportOptions,
+    Inventory,
+    apply_plan,
+    check_inventory,
+    check_leaving_out,
+    find_notices,
+    plan_import,
+)
+from outlive.resources import (
+    CREATOR_LABEL,
+    BadInputs,
+    Flavor,
+    Holder,
+    Hypervisor,
+    HypervisorSpec,
+    VirtualMachine,
+    find_condition,
+)
+from outlive.resources.reasons import ImportNotice
 
 
 def imported(inventory: Inventory, before: Existing = Existing(), options: ImportOptions = ImportOptions()) -> Existing:
     plan = planned(inventory, before, options)
-    hosts, vms = after(plan, before)
+    hosts, vms = apply_plan(plan, before)
     flavors = {one.object.name: one.object for one in plan.writes if isinstance(one.object, Flavor)}
     return Existing(hosts=hosts, vms=vms, flavors={**before.flavors, **flavors}, members=before.members)
 
 
 def ready(existing: Existing, name: str) -> tuple[str, str]:
-    found = condition(existing.hosts[name].status.conditions, "Ready")
+    found = find_condition(existing.hosts[name].status.conditions, "Ready")
     assert found is not None
     return found.status, found.reason
 
@@ -61,7 +76,7 @@ def test_what_vanished_is_told_with_its_names_and_the_remedy() -> None:
     second = source([host("b")], [vm("w", "b")])
     wanted = check_inventory(second, once, ImportOptions())
     plan = plan_import(wanted, once, ImportOptions(), landed={}, now=NOW)
-    told = {one.code: one.fields for one in notices(wanted, once, plan, ())}
+    told = {one.code: one.fields for one in find_notices(wanted, once, plan, ())}
     assert told[ImportNotice.HOST_VANISHED] == {"count": 1, "hosts": ("a",)}
     assert told[ImportNotice.VM_VANISHED] == {"count": 1, "vms": ("v",)}
 
@@ -129,8 +144,7 @@ def test_a_user_who_stopped_a_vm_of_a_host_of_ours_is_not_overruled_by_a_list() 
     stopped = msgspec.structs.replace(once.vms["v"].spec, power_state="stopped")
     own = msgspec.structs.replace(once.hosts["a"], spec=HypervisorSpec(management="node"))
     before = Existing(
-        hosts={**once.hosts, "a": own},
-        vms={**once.vms, "v": msgspec.structs.replace(once.vms["v"], spec=stopped)},
+        hosts={**once.hosts, "a": own}, vms={**once.vms, "v": msgspec.structs.replace(once.vms["v"], spec=stopped)}
     )
     then = imported(source([host("a"), host("b")], [vm("v", "a", phase="ACTIVE"), vm("w", "b")]), before)
     assert then.vms["v"].spec.power_state == "stopped"
@@ -144,9 +158,9 @@ def test_a_renamed_zone_takes_the_vms_along_and_leaves_those_whose_zone_somebody
     second = source([host("a", zone="az-1"), host("b", zone="az-1")], [vm("v", "a"), vm("w", "b")])
     wanted = check_inventory(second, before, ImportOptions())
     plan = plan_import(wanted, before, ImportOptions(), landed={}, now=NOW)
-    _, then = after(plan, before)
+    _, then = apply_plan(plan, before)
     assert {name: one.spec.zone for name, one in then.items()} == {"v": "az-1", "w": "gold"}
-    told = {one.code: one.fields["vms"] for one in notices(wanted, before, plan, ()) if "vms" in one.fields}
+    told = {one.code: one.fields["vms"] for one in find_notices(wanted, before, plan, ()) if "vms" in one.fields}
     assert told[ImportNotice.VM_ZONE_FROM_HOST] == ("v",)
     assert told[ImportNotice.VM_ZONE_KEPT] == ("w",)
 
@@ -176,7 +190,7 @@ def test_no_host_takes_the_object_of_another_one() -> None:
 def test_vms_of_more_cores_than_their_host_has_name_the_overcommit() -> None:
     wanted = check_inventory(source([host("a")], [vm(f"v{n}", "a") for n in range(6)]), Existing(), ImportOptions())
     plan = plan_import(wanted, Existing(), ImportOptions(), landed={}, now=NOW)
-    told = {one.code: one.fields for one in notices(wanted, Existing(), plan, ())}
+    told = {one.code: one.fields for one in find_notices(wanted, Existing(), plan, ())}
     assert told[ImportNotice.HOST_OVERFULL]["hosts"] == ("a: cpu 12 of 8",)
     assert told[ImportNotice.HOST_OVERFULL]["overcommit"] == "cpu=1.5"
     assert isinstance(plan.writes[-1].object, Hypervisor | VirtualMachine)

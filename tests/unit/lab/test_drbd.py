@@ -82,7 +82,7 @@ def test_primary_that_is_isolated_freezes_and_the_others_take_over(lab: DrbdLab)
     lab.close(opener)
     lab.rejoin("n1")
     until(lambda: status(lab, "n1")["connections"][0]["peer-role"] == "Primary", "n1 is back", 10)
-    assert [write["survives"] for write in lab.call("history", "r0")] == [True]
+    assert [write["survives"] for write in lab.call("list_writes", "r0")] == [True]
 
 
 def test_events_are_streamed_with_their_times_until_the_node_is_off(lab: DrbdLab) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from outlive.cli.decide import decision_table
+from outlive.cli import decision_table
 
 TABLE = decision_table()
 CONTROLLER = "default-network-controller"

@@ -5,26 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.loops import run
 from tests.support.network_clouds import guest, objects
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.network import address_book
-from outlive.network.address_book import AddressBook, AddressedPort, read_addresses
-from outlive.network.copies import VmKey
-from outlive.network.informers import NetworkInformers, StatusWriter, interface_indexes, port_indexes
-from outlive.network.names import NETWORK_KEY, OWN_CONTROLLER, OWN_NAMESPACE, OWNER_KEY
-from outlive.network.operations import PORTS, Columns
-from outlive.network.owners import vm_keys
-from outlive.network.views import VmPlace
+from outlive.base import LoopClock, Random, SeededIds, Unavailable
+from outlive.network import (
+    NETWORK_KEY,
+    OWN_CONTROLLER,
+    OWN_NAMESPACE,
+    OWNER_KEY,
+    PORTS,
+    AddressBook,
+    AddressedPort,
+    Columns,
+    NetworkInformers,
+    StatusWriter,
+    VmKey,
+    VmPlace,
+    address_book,
+    interface_indexes,
+    port_indexes,
+    read_addresses,
+    vm_keys,
+)
 from outlive.resources import Cluster, Hypervisor, Resource, VirtualMachine, VirtualMachinePort, VirtualNetwork
-from outlive.runtime.informer import Informer
+from outlive.runtime import Informer
 from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn
-from outlive.store import list_all
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore, list_all
 
 MAC = "02:00:00:00:00:01"
 PLACE = VmPlace("ch-1")
@@ -90,37 +96,30 @@ async def given_to(book: AddressBook, informers: NetworkInformers, name: str) ->
     port, network = informers.ports.get(name), informers.networks.get("green")
     assert port is not None
     assert network is not None
-    found = await book.address(port, network, PLACE)
+    found = await book.assign_addresses(port, network, PLACE)
     assert isinstance(found, AddressedPort)
     (address,) = found.port.status.addresses
     return address
 
 
-def test_an_address_is_given_once_while_the_cache_does_not_have_it_and_free_when_it_was_not_written() -> None:
-    async def scene() -> None:
-        book, informers, writer, clock = await book_of(*guest("other", "green", 7), *guest("last", "green", 8))
-        writer.broken = True
-        with pytest.raises(Unavailable):
-            await given_to(book, informers, "web.0")
-        writer.broken = False
-        assert await given_to(book, informers, "other.0") == "10.1.0.2/24"
-        await clock.sleep(address_book.RESERVED_S)
-        assert await given_to(book, informers, "last.0") == "10.1.0.3/24"
-        last = informers.ports.get("last.0")
-        assert last is not None
-        assert not book.is_taken(last, "green", "10.1.0.1")
-
-    run(scene())
+async def test_an_address_is_given_once_while_the_cache_does_not_have_it_and_free_when_it_was_not_written() -> None:
+    book, informers, writer, clock = await book_of(*guest("other", "green", 7), *guest("last", "green", 8))
+    writer.broken = True
+    with pytest.raises(Unavailable):
+        await given_to(book, informers, "web.0")
+    writer.broken = False
+    assert await given_to(book, informers, "other.0") == "10.1.0.2/24"
+    await clock.sleep(address_book.RESERVED_S)
+    assert await given_to(book, informers, "last.0") == "10.1.0.3/24"
+    last = informers.ports.get("last.0")
+    assert last is not None
+    assert not book.is_taken(last, "green", "10.1.0.1")
 
 
-def test_what_is_remembered_of_ports_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_remembered_of_ports_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(address_book, "RESERVED_LIMIT", 2)
     many = [one for number in range(7, 12) for one in guest(f"vm-{number}", "green", number)]
-
-    async def scene() -> None:
-        book, informers, _, _ = await book_of(*many)
-        for number in range(7, 12):
-            await given_to(book, informers, f"vm-{number}.0")
-        assert len(book._reserved) == 2
-
-    run(scene())
+    book, informers, _, _ = await book_of(*many)
+    for number in range(7, 12):
+        await given_to(book, informers, f"vm-{number}.0")
+    assert len(book._reserved) == 2

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.unit.network.builders import decide, error
 
-from outlive.base.errors import Invalid
-from outlive.network.announce import (
+from outlive.base import Invalid
+from outlive.network import (
     ArpFrame,
     NeighbourAdvertisement,
     PrefixInformation,

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.support.loops import run_by
 from tests.support.network_controllers import Controlled, control, host, interface, network, port, vm
 
-from outlive.network.operations import SWITCHES
-from outlive.resources import VirtualMachine, VirtualMachinePort, VirtualNetwork, condition
-from outlive.resources.networks import interface_id
+from outlive.network import SWITCHES
+from outlive.resources import VirtualMachine, VirtualMachinePort, VirtualNetwork, find_condition, interface_id
 
 pytestmark = pytest.mark.slow
 
 
 async def notice(controlled: Controlled, name: str = "web.0") -> str:
     """What is wrong with the port though it is programmed: a code."""
-    found = condition((await controlled.store.get(VirtualMachinePort, name)).status.conditions, "AddressesReserved")
+    found = find_condition(
+        (await controlled.store.get(VirtualMachinePort, name)).status.conditions, "AddressesReserved"
+    )
     return found.reason if found is not None and found.status == "False" else ""
 
 
@@ -28,20 +30,18 @@ async def start_vm(controlled: Controlled) -> None:
     await controlled.change(VirtualMachine, "web", spec={"power_state": "running"})
 
 
-def test_a_running_guest_keeps_its_interface_when_the_mode_of_its_port_is_changed() -> None:
-    async def story(controlled: Controlled) -> None:
-        before = controlled.rows()
-        await controlled.change(VirtualMachinePort, "web.0", spec={"port_mode": "twin"})
-        assert (controlled.rows(), await notice(controlled)) == (before, "mode-changed")
-        await controlled.stop()
-        await controlled.start()
-        assert controlled.rows() == before, "another controller knows it as well"
-        await stop_vm(controlled)
-        await start_vm(controlled)
-        assert set(controlled.rows()) == {interface_id(interface(), "twin", "kvm-1")}
-        assert await notice(controlled) == ""
-
-    control(story, host("kvm-1"), network(), vm(), port())
+@run_by(control, host("kvm-1"), network(), vm(), port())
+async def test_a_running_guest_keeps_its_interface_when_the_mode_of_its_port_is_changed(controlled: Controlled) -> None:
+    before = controlled.rows()
+    await controlled.change(VirtualMachinePort, "web.0", spec={"port_mode": "twin"})
+    assert (controlled.rows(), await notice(controlled)) == (before, "mode-changed")
+    await controlled.stop()
+    await controlled.start()
+    assert controlled.rows() == before, "another controller knows it as well"
+    await stop_vm(controlled)
+    await start_vm(controlled)
+    assert set(controlled.rows()) == {interface_id(interface(), "twin", "kvm-1")}
+    assert await notice(controlled) == ""
 
 
 @pytest.mark.parametrize("addressing", ["managed", "none"])
@@ -62,33 +62,29 @@ def test_a_running_guest_keeps_its_addresses_when_its_port_is_given_others(
     control(story, host("kvm-1"), network(addressing=addressing), vm(), port(addresses=first))
 
 
-def test_a_running_guest_keeps_its_addresses_when_its_port_is_to_have_none() -> None:
-    async def story(controlled: Controlled) -> None:
-        before = controlled.rows()
-        await controlled.change(VirtualMachinePort, "web.0", spec={"addresses": ()})
-        assert (controlled.rows(), await notice(controlled)) == (before, "addresses-changed")
-        await stop_vm(controlled)
-        assert (await controlled.store.get(VirtualMachinePort, "web.0")).status.addresses == ()
-
-    control(story, host("kvm-1"), network(addressing="none"), vm(), port(addresses=("192.168.40.7",)))
+@run_by(control, host("kvm-1"), network(addressing="none"), vm(), port(addresses=("192.168.40.7",)))
+async def test_a_running_guest_keeps_its_addresses_when_its_port_is_to_have_none(controlled: Controlled) -> None:
+    before = controlled.rows()
+    await controlled.change(VirtualMachinePort, "web.0", spec={"addresses": ()})
+    assert (controlled.rows(), await notice(controlled)) == (before, "addresses-changed")
+    await stop_vm(controlled)
+    assert (await controlled.store.get(VirtualMachinePort, "web.0")).status.addresses == ()
 
 
 @pytest.mark.parametrize("wanted", ["bridged", "routed", "localnet"])
-def test_a_network_with_ports_keeps_its_type(wanted: Any) -> None:
-    async def story(controlled: Controlled) -> None:
-        rows, switches = controlled.rows(), controlled.rows(SWITCHES)
-        await controlled.change(VirtualNetwork, "green", spec={"type": wanted, "physical_network": "net"})
-        await controlled.stop()
-        await controlled.start()
-        assert (controlled.rows(), controlled.rows(SWITCHES)) == (rows, switches)
-        assert await controlled.problem_of(VirtualMachinePort, "web.0") == "type-changed"
-        assert await controlled.problem_of(VirtualNetwork, "green") == "type-changed"
-        await controlled.delete(VirtualMachinePort, "web.0")
-        await controlled.clock.sleep(30)
-        assert not set(controlled.rows(SWITCHES)) & set(switches)
-        assert await controlled.problem_of(VirtualNetwork, "green") == ""
-
-    control(story, host("kvm-1"), network(), vm(), port())
+@run_by(control, host("kvm-1"), network(), vm(), port())
+async def test_a_network_with_ports_keeps_its_type(controlled: Controlled, *, wanted: Any) -> None:
+    rows, switches = controlled.rows(), controlled.rows(SWITCHES)
+    await controlled.change(VirtualNetwork, "green", spec={"type": wanted, "physical_network": "net"})
+    await controlled.stop()
+    await controlled.start()
+    assert (controlled.rows(), controlled.rows(SWITCHES)) == (rows, switches)
+    assert await controlled.problem_of(VirtualMachinePort, "web.0") == "type-changed"
+    assert await controlled.problem_of(VirtualNetwork, "green") == "type-changed"
+    await controlled.delete(VirtualMachinePort, "web.0")
+    await controlled.clock.sleep(30)
+    assert not set(controlled.rows(SWITCHES)) & set(switches)
+    assert await controlled.problem_of(VirtualNetwork, "green") == ""
 
 
 @pytest.mark.parametrize("first", ["layer2", "localnet", "routed"])
@@ -101,13 +97,11 @@ def test_a_network_without_ports_that_hosts_come_to_make_themselves_leaves_nothi
     control(story, host("kvm-1"), network(type=first, physical_network="net"))
 
 
-def test_a_mode_that_is_changed_while_ovn_is_away_waits_as_well() -> None:
-    async def story(controlled: Controlled) -> None:
-        controlled.ovn.faults.northbound_down = True
-        await controlled.start()
-        await controlled.change(VirtualMachinePort, "web.0", spec={"port_mode": "twin"})
-        controlled.ovn.faults.northbound_down = False
-        await controlled.clock.sleep(60)
-        assert (set(controlled.rows()), await notice(controlled)) == ({interface()}, "mode-changed")
-
-    control(story, host("kvm-1"), network(), vm(), port(addresses=("192.168.40.7",)), starts=False)
+@run_by(control, host("kvm-1"), network(), vm(), port(addresses=("192.168.40.7",)), starts=False)
+async def test_a_mode_that_is_changed_while_ovn_is_away_waits_as_well(controlled: Controlled) -> None:
+    controlled.ovn.faults.northbound_down = True
+    await controlled.start()
+    await controlled.change(VirtualMachinePort, "web.0", spec={"port_mode": "twin"})
+    controlled.ovn.faults.northbound_down = False
+    await controlled.clock.sleep(60)
+    assert (set(controlled.rows()), await notice(controlled)) == ({interface()}, "mode-changed")

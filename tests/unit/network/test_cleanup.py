@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from tests.support.loops import run
-
-from outlive.base.clock import Clock, LoopClock
-from outlive.base.random import Random
-from outlive.network.cleanup import RowCleanup, find_orphans
-from outlive.network.names import NAMESPACE_KEY, NETWORK_KEY, OWN_CONTROLLER, OWN_NAMESPACE, OWNER_KEY, VM_KEY
-from outlive.network.operations import PORTS, SWITCHES, Columns, Rows, upsert
-from outlive.network.pause import ClusterPause
-from outlive.runtime.metrics import Metrics
+from outlive.base import Clock, LoopClock, Random
+from outlive.network import (
+    NAMESPACE_KEY,
+    NETWORK_KEY,
+    OWN_CONTROLLER,
+    OWN_NAMESPACE,
+    OWNER_KEY,
+    PORTS,
+    SWITCHES,
+    VM_KEY,
+    ClusterPause,
+    Columns,
+    RowCleanup,
+    Rows,
+    find_orphans,
+    upsert,
+)
+from outlive.runtime import Metrics
 from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn
 
 
@@ -44,7 +53,7 @@ class Cleaned:
         ops += [upsert(PORTS, {"name": f"port-{vm}"}, port(vm)) for vm in vms]
         self.ovn.commit(ops, None)
         self.looked: list[tuple[str, str]] = []
-        self.gauge = self.metrics.gauge("orphans", "Orphans")
+        self.gauge = self.metrics.add_gauge("orphans", "Orphans")
         self.cleanup = RowCleanup(
             SimulatedNorthbound(self.ovn, clock, Random(1)),
             clock,
@@ -64,71 +73,53 @@ class Cleaned:
         return vm == "unknown"
 
 
-def test_a_pause_of_the_cluster_begins_the_wait_anew() -> None:
-    async def story() -> None:
-        cleaned = Cleaned(LoopClock(), ["a", "b"], ["a"])
-        await cleaned.cleanup.look()
-        cleaned.is_paused = True
-        await cleaned.cleanup.look()
-        cleaned.is_paused = False
-        await cleaned.cleanup.look()
-        assert cleaned.looked == []
-        await cleaned.cleanup.look()
-        assert cleaned.looked == [("vm", "b")]
-
-    run(story())
+async def test_a_pause_of_the_cluster_begins_the_wait_anew() -> None:
+    cleaned = Cleaned(LoopClock(), ["a", "b"], ["a"])
+    await cleaned.cleanup.run_once()
+    cleaned.is_paused = True
+    await cleaned.cleanup.run_once()
+    cleaned.is_paused = False
+    await cleaned.cleanup.run_once()
+    assert cleaned.looked == []
+    await cleaned.cleanup.run_once()
+    assert cleaned.looked == [("vm", "b")]
 
 
-def test_an_orphan_is_told_first_and_deleted_one_period_later() -> None:
-    async def story() -> None:
-        cleaned = Cleaned(LoopClock(), ["a", "b"], ["a"])
-        await cleaned.cleanup.look()
-        assert cleaned.looked == []
-        assert b"orphans 1.0" in cleaned.metrics.render()
-        await cleaned.cleanup.look()
-        assert cleaned.looked == [("vm", "b")]
-
-    run(story())
+async def test_an_orphan_is_told_first_and_deleted_one_period_later() -> None:
+    cleaned = Cleaned(LoopClock(), ["a", "b"], ["a"])
+    await cleaned.cleanup.run_once()
+    assert cleaned.looked == []
+    assert b"orphans 1.0" in cleaned.metrics.render()
+    await cleaned.cleanup.run_once()
+    assert cleaned.looked == [("vm", "b")]
 
 
-def test_a_vm_that_a_host_runs_and_the_store_does_not_know_is_no_orphan() -> None:
-    async def story() -> None:
-        cleaned = Cleaned(LoopClock(), ["a", "unknown"], ["a"])
-        for _ in range(3):
-            await cleaned.cleanup.look()
-        assert cleaned.looked == []
-
-    run(story())
+async def test_a_vm_that_a_host_runs_and_the_store_does_not_know_is_no_orphan() -> None:
+    cleaned = Cleaned(LoopClock(), ["a", "unknown"], ["a"])
+    for _ in range(3):
+        await cleaned.cleanup.run_once()
+    assert cleaned.looked == []
 
 
-def test_a_vm_that_runs_without_ports_is_no_orphan_and_is_looked_at_each_time() -> None:
-    async def story() -> None:
-        cleaned = Cleaned(LoopClock(), ["a", "running"], ["a"])
-        await cleaned.cleanup.look()
-        await cleaned.cleanup.look()
-        assert cleaned.looked == [("vm", "running")] * 2
-        assert b"orphans 0.0" in cleaned.metrics.render()
-
-    run(story())
+async def test_a_vm_that_runs_without_ports_is_no_orphan_and_is_looked_at_each_time() -> None:
+    cleaned = Cleaned(LoopClock(), ["a", "running"], ["a"])
+    await cleaned.cleanup.run_once()
+    await cleaned.cleanup.run_once()
+    assert cleaned.looked == [("vm", "running")] * 2
+    assert b"orphans 0.0" in cleaned.metrics.render()
 
 
-def test_a_vm_that_is_back_by_then_keeps_its_rows() -> None:
-    async def story() -> None:
-        cleaned = Cleaned(LoopClock(), ["a", "b"], ["a"])
-        await cleaned.cleanup.look()
-        cleaned.known = ["a", "b"]
-        await cleaned.cleanup.look()
-        assert cleaned.looked == []
-
-    run(story())
+async def test_a_vm_that_is_back_by_then_keeps_its_rows() -> None:
+    cleaned = Cleaned(LoopClock(), ["a", "b"], ["a"])
+    await cleaned.cleanup.run_once()
+    cleaned.known = ["a", "b"]
+    await cleaned.cleanup.run_once()
+    assert cleaned.looked == []
 
 
-def test_nothing_is_deleted_where_suddenly_most_vms_seem_to_be_gone() -> None:
-    async def story() -> None:
-        vms = [f"vm-{number}" for number in range(30)]
-        cleaned = Cleaned(LoopClock(), vms, vms[:10])
-        for _ in range(3):
-            await cleaned.cleanup.look()
-        assert cleaned.looked == []
-
-    run(story())
+async def test_nothing_is_deleted_where_suddenly_most_vms_seem_to_be_gone() -> None:
+    vms = [f"vm-{number}" for number in range(30)]
+    cleaned = Cleaned(LoopClock(), vms, vms[:10])
+    for _ in range(3):
+        await cleaned.cleanup.run_once()
+    assert cleaned.looked == []

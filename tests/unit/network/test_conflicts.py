@@ -6,7 +6,7 @@ import pytest
 from tests.unit.network.builders import MAC
 from tests.unit.network.rows import LOCAL, PORTS, ROUTES, Row, catch_alls, local_routes, port, remote_routes
 
-from outlive.network.conflicts import CONFLICTS_LIMIT, ConflictRule, find_conflicts
+from outlive.network import CONFLICTS_LIMIT, ConflictRule, find_conflicts
 
 
 def test_the_rows_of_a_move_have_no_conflict() -> None:

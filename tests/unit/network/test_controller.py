@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.loops import run_by
 from tests.support.network_controllers import MAC, Controlled, control, host, interface, network, port, vm
 
-from outlive.base.clock import as_datetime
-from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES, Rows, delete
+from outlive.base import as_datetime
+from outlive.network import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES, Rows, delete
 from outlive.resources import (
     Assigned,
     Cluster,
@@ -19,17 +20,17 @@ from outlive.resources import (
     Fault,
     Hypervisor,
     Migration,
+    MigrationPhase,
     ObjectMeta,
     ObjectRef,
+    Pause,
+    Subnet,
     VirtualMachine,
     VirtualMachinePort,
     VirtualNetwork,
-    condition,
+    find_condition,
 )
-from outlive.resources.cluster import Pause
-from outlive.resources.networks import Subnet
-from outlive.resources.vms import MigrationPhase
-from outlive.simulation.network.ovn import OvnFault
+from outlive.simulation.network import OvnFault
 from outlive.store import list_all
 
 pytestmark = pytest.mark.slow
@@ -60,26 +61,6 @@ def test_a_switch_of_another_controller_stays_as_it_is_and_other_networks_are_se
 
     objects = (host("kvm-1"), network(), network("blue", cidr="192.168.41.0/24"), vm(), port())
     control(story, *objects, vm("db", ports=(interface(2),)), port("db.0", "blue"), starts=False)
-
-
-def test_two_vms_with_one_interface_id_do_not_take_each_others_port() -> None:
-    async def story(controlled: Controlled) -> None:
-        before = controlled.rows()[interface()]
-        await controlled.create(vm("db", "kvm-2"), port("db.0", mac=OTHER))
-        await controlled.settle()
-        assert controlled.rows() == {interface(): before}
-        assert await controlled.problem_of(VirtualMachinePort, "db.0") == "interface-twice"
-        assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
-
-    control(story, host("kvm-1"), host("kvm-2"), network(), vm(), port())
-
-
-def test_networks_whose_names_are_alike_have_switches_of_their_own() -> None:
-    async def story(controlled: Controlled) -> None:
-        assert set(controlled.rows(SWITCHES)) == {"a-b_ovn_layer2_switch", "a.b_ovn_layer2_switch", "default_kvm-1"}
-
-    names = (network("a-b"), network("a.b", cidr="192.168.41.0/24"), network("default", "routed", "10.44.0.0/16"))
-    control(story, host("kvm-1"), *names)
 
 
 LABELS = {"rack": "a"}
@@ -155,33 +136,31 @@ def test_a_refusal_takes_nothing_from_a_vm_that_runs(
     control(story, *hosts, *old, network("net", "routed", "10.44.0.0/16"), vm(), port(network="net"))
 
 
-def test_rows_of_a_network_that_is_deleted_go_once_nobody_is_on_it() -> None:
-    async def story(controlled: Controlled) -> None:
-        await controlled.delete(VirtualNetwork, "green")
-        await controlled.clock.sleep(3000.0)
-        assert set(controlled.rows(SWITCHES)) == {"green_ovn_layer2_switch"}
-        await controlled.delete(VirtualMachinePort, "web.0")
-        await controlled.clock.sleep(3000.0)
-        assert controlled.rows(SWITCHES) == {}
-
-    control(story, host("kvm-1"), network(), vm(), port())
+@run_by(control, host("kvm-1"), network(), vm(), port())
+async def test_rows_of_a_network_that_is_deleted_go_once_nobody_is_on_it(controlled: Controlled) -> None:
+    await controlled.delete(VirtualNetwork, "green")
+    await controlled.clock.sleep(3000.0)
+    assert set(controlled.rows(SWITCHES)) == {"green_ovn_layer2_switch"}
+    await controlled.delete(VirtualMachinePort, "web.0")
+    await controlled.clock.sleep(3000.0)
+    assert controlled.rows(SWITCHES) == {}
 
 
-def test_a_target_that_the_network_does_not_reach_is_never_prepared_and_the_source_keeps_its_port() -> None:
-    async def story(controlled: Controlled) -> None:
-        before = controlled.rows()
-        await controlled.change(VirtualMachine, "web", status={"migration": moving("kvm-1", "kvm-2")})
-        assert controlled.rows() == before
-        found = (await controlled.store.get(VirtualMachinePort, "web.0")).status
-        assert found.migration is not None
-        assert (found.migration.id, found.migration.prepared, found.migration.reason) == (
-            "m-1",
-            False,
-            "host-not-reached",
-        )
-        assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
-
-    control(story, host("kvm-1", labels=LABELS), host("kvm-2"), network(host_labels=LABELS), vm(), port())
+@run_by(control, host("kvm-1", labels=LABELS), host("kvm-2"), network(host_labels=LABELS), vm(), port())
+async def test_a_target_that_the_network_does_not_reach_is_never_prepared_and_the_source_keeps_its_port(
+    controlled: Controlled,
+) -> None:
+    before = controlled.rows()
+    await controlled.change(VirtualMachine, "web", status={"migration": moving("kvm-1", "kvm-2")})
+    assert controlled.rows() == before
+    found = (await controlled.store.get(VirtualMachinePort, "web.0")).status
+    assert found.migration is not None
+    assert (found.migration.id, found.migration.prepared, found.migration.reason) == (
+        "m-1",
+        False,
+        "host-not-reached",
+    )
+    assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
 
 
 @pytest.mark.parametrize("stays_bound", [True, False])
@@ -238,7 +217,7 @@ def test_a_network_that_ceases_to_reach_the_host_of_a_vm_that_runs_serves_it_and
         assert {table: controlled.ovn.rows[table] for table in before} == before
         assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
         found = (await controlled.store.get(VirtualMachinePort, "web.0")).status
-        notice = condition(found.conditions, "AddressesReserved")
+        notice = find_condition(found.conditions, "AddressesReserved")
         assert notice is not None
         assert (notice.status, notice.reason) == ("False", "host-not-reached")
         assert ("VirtualMachinePort", "web.0", "NotChanged") in await events(controlled)
@@ -247,49 +226,39 @@ def test_a_network_that_ceases_to_reach_the_host_of_a_vm_that_runs_serves_it_and
     control(story, *hosts, network("net", "routed", "10.44.0.0/16"), vm(), port(network="net"))
 
 
-def test_a_port_follows_its_vm_to_a_host_that_the_network_does_not_reach() -> None:
-    async def story(controlled: Controlled) -> None:
-        await assign(controlled, "kvm-2")
-        assert bound(controlled) == ["kvm-2"]
-
-    control(story, host("kvm-1", labels=LABELS), host("kvm-2"), network(host_labels=LABELS), vm(), port())
+@run_by(control, host("kvm-1", labels=LABELS), host("kvm-2"), network(host_labels=LABELS), vm(), port())
+async def test_a_port_follows_its_vm_to_a_host_that_the_network_does_not_reach(controlled: Controlled) -> None:
+    await assign(controlled, "kvm-2")
+    assert bound(controlled) == ["kvm-2"]
 
 
-def test_the_move_of_a_vm_whose_port_is_refused_waits_and_is_told_why() -> None:
-    async def story(controlled: Controlled) -> None:
-        await controlled.delete(VirtualNetwork, "green")
-        await controlled.change(VirtualMachine, "web", status={"migration": moving("kvm-1", "kvm-2")})
-        found = (await controlled.store.get(VirtualMachinePort, "web.0")).status
-        assert found.migration is not None
-        assert (found.migration.id, found.migration.reason) == ("m-1", "network-missing")
-
-    control(story, host("kvm-1"), host("kvm-2"), network(), vm(), port())
+@run_by(control, host("kvm-1"), host("kvm-2"), network(), vm(), port())
+async def test_the_move_of_a_vm_whose_port_is_refused_waits_and_is_told_why(controlled: Controlled) -> None:
+    await controlled.delete(VirtualNetwork, "green")
+    await controlled.change(VirtualMachine, "web", status={"migration": moving("kvm-1", "kvm-2")})
+    found = (await controlled.store.get(VirtualMachinePort, "web.0")).status
+    assert found.migration is not None
+    assert (found.migration.id, found.migration.reason) == ("m-1", "network-missing")
 
 
-def test_a_host_that_is_another_chassis_now_has_its_ports_bound_there_at_once() -> None:
-    async def story(controlled: Controlled) -> None:
-        await controlled.change(Hypervisor, "kvm-1", spec={"chassis": "kvm-3"})
-        assert controlled.rows()[interface()]["options"] == {"requested-chassis": "kvm-3"}
-
-    control(story, host("kvm-1"), network(), vm(), port())
+@run_by(control, host("kvm-1"), network(), vm(), port())
+async def test_a_host_that_is_another_chassis_now_has_its_ports_bound_there_at_once(controlled: Controlled) -> None:
+    await controlled.change(Hypervisor, "kvm-1", spec={"chassis": "kvm-3"})
+    assert controlled.rows()[interface()]["options"] == {"requested-chassis": "kvm-3"}
 
 
-def test_a_host_that_gets_its_record_late_is_found_by_the_chassis_that_it_names() -> None:
-    async def story(controlled: Controlled) -> None:
-        await controlled.create(host("kvm-1", chassis="kvm-3"))
-        await controlled.settle()
-        assert controlled.rows()[interface()]["options"] == {"requested-chassis": "kvm-3"}
-
-    control(story, network(), vm(), port())
+@run_by(control, network(), vm(), port())
+async def test_a_host_that_gets_its_record_late_is_found_by_the_chassis_that_it_names(controlled: Controlled) -> None:
+    await controlled.create(host("kvm-1", chassis="kvm-3"))
+    await controlled.settle()
+    assert controlled.rows()[interface()]["options"] == {"requested-chassis": "kvm-3"}
 
 
-def test_a_host_that_is_labelled_is_reached_at_once() -> None:
-    async def story(controlled: Controlled) -> None:
-        assert await controlled.problem_of(VirtualMachinePort, "web.0") == "host-not-reached"
-        await controlled.change(Hypervisor, "kvm-1", metadata={"labels": LABELS})
-        assert set(controlled.rows()) == {interface()}
-
-    control(story, host("kvm-1"), network(host_labels=LABELS), vm(), port())
+@run_by(control, host("kvm-1"), network(host_labels=LABELS), vm(), port())
+async def test_a_host_that_is_labelled_is_reached_at_once(controlled: Controlled) -> None:
+    assert await controlled.problem_of(VirtualMachinePort, "web.0") == "host-not-reached"
+    await controlled.change(Hypervisor, "kvm-1", metadata={"labels": LABELS})
+    assert set(controlled.rows()) == {interface()}
 
 
 @pytest.mark.parametrize("version", ["25.03.0", "22.09.0"])
@@ -376,18 +345,16 @@ def test_once_the_pause_is_over_rows_follow_what_the_store_says(kind: str, mode:
     control(story, *three_hosts(kind, mode))
 
 
-def test_a_vm_that_has_no_row_yet_gets_one_while_the_cluster_is_paused() -> None:
-    async def story(controlled: Controlled) -> None:
-        await pause_in(controlled, "i-2")
-        await controlled.create(
-            vm("db", "kvm-2", ports=(interface(2),)), port("db.0", mac=OTHER, addresses=("192.168.40.77",))
-        )
-        await controlled.settle()
-        assert set(controlled.rows()) == {interface()}, "whether the address is free is not known"
-        await controlled.change(VirtualMachinePort, "db.0", status={"addresses": ("192.168.40.77/24",)})
-        assert set(controlled.rows()) == {interface(), interface(2)}
-
-    control(story, host("kvm-1"), host("kvm-2"), cluster(), network(), vm(), port())
+@run_by(control, host("kvm-1"), host("kvm-2"), cluster(), network(), vm(), port())
+async def test_a_vm_that_has_no_row_yet_gets_one_while_the_cluster_is_paused(controlled: Controlled) -> None:
+    await pause_in(controlled, "i-2")
+    await controlled.create(
+        vm("db", "kvm-2", ports=(interface(2),)), port("db.0", mac=OTHER, addresses=("192.168.40.77",))
+    )
+    await controlled.settle()
+    assert set(controlled.rows()) == {interface()}, "whether the address is free is not known"
+    await controlled.change(VirtualMachinePort, "db.0", status={"addresses": ("192.168.40.77/24",)})
+    assert set(controlled.rows()) == {interface(), interface(2)}
 
 
 @KINDS
@@ -457,19 +424,6 @@ def test_a_move_of_which_a_restored_store_says_that_it_has_ended_changes_nothing
     control(story, *three_hosts(kind, mode))
 
 
-@pytest.mark.parametrize("name", ["web.00", "web.01", "web.0000"])
-def test_a_port_whose_number_is_written_otherwise_names_no_interface(name: str) -> None:
-    async def story(controlled: Controlled) -> None:
-        before = controlled.rows()
-        await controlled.create(port(name, mac=OTHER))
-        await controlled.settle()
-        assert controlled.rows() == before
-        assert await controlled.problem_of(VirtualMachinePort, name) == "no-interface"
-        assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
-
-    control(story, host("kvm-1"), network(), vm(ports=(interface(), interface(2))), port())
-
-
 @pytest.mark.parametrize("kind", ["layer2", "localnet", "routed"])
 def test_a_vm_that_runs_and_that_a_restored_store_lacks_keeps_its_rows_until_it_has_ended(kind: str) -> None:
     async def story(controlled: Controlled) -> None:
@@ -496,19 +450,17 @@ def test_a_vm_that_runs_and_that_a_restored_store_lacks_keeps_its_rows_until_it_
     control(story, *three_hosts(kind, None))
 
 
-def test_hosts_of_a_restored_store_keep_the_subnets_that_their_switches_have() -> None:
-    async def story(controlled: Controlled) -> None:
-        await controlled.create(host("kvm-1"))
-        await controlled.settle()
-        before = (await controlled.store.get(VirtualNetwork, "blue")).status.host_subnets
-        assert list(map(before.get, ("kvm-2", "kvm-1"))) == [("10.44.0.0/24",), ("10.44.1.0/24",)]
-        ports = controlled.rows(ROUTER_PORTS)
-        await controlled.change(VirtualNetwork, "blue", status={"host_subnets": {}})
-        await controlled.settle()
-        assert (await controlled.store.get(VirtualNetwork, "blue")).status.host_subnets == before
-        assert controlled.rows(ROUTER_PORTS) == ports
-
-    control(story, host("kvm-2"), network("blue", "routed", "10.44.0.0/16"))
+@run_by(control, host("kvm-2"), network("blue", "routed", "10.44.0.0/16"))
+async def test_hosts_of_a_restored_store_keep_the_subnets_that_their_switches_have(controlled: Controlled) -> None:
+    await controlled.create(host("kvm-1"))
+    await controlled.settle()
+    before = (await controlled.store.get(VirtualNetwork, "blue")).status.host_subnets
+    assert list(map(before.get, ("kvm-2", "kvm-1"))) == [("10.44.0.0/24",), ("10.44.1.0/24",)]
+    ports = controlled.rows(ROUTER_PORTS)
+    await controlled.change(VirtualNetwork, "blue", status={"host_subnets": {}})
+    await controlled.settle()
+    assert (await controlled.store.get(VirtualNetwork, "blue")).status.host_subnets == before
+    assert controlled.rows(ROUTER_PORTS) == ports
 
 
 async def subnets(controlled: Controlled) -> dict[str, tuple[str, ...]]:
@@ -534,52 +486,50 @@ def test_a_family_that_is_added_renumbers_no_host() -> None:
     control(story, *hosts, network("net", "routed", "10.44.0.0/16"), vm(on="kvm-2"), port(network="net"))
 
 
-def test_a_host_without_a_part_of_a_subnet_takes_nothing_from_the_others() -> None:
-    async def story(controlled: Controlled) -> None:
-        before = await subnets(controlled)
-        await controlled.create(host("kvm-3"))
-        await controlled.settle()
-        assert await subnets(controlled) == before
-        assert await controlled.problem_of(VirtualNetwork, "net") == "network-invalid"
-        ports = controlled.rows(ROUTER_PORTS)
-        await controlled.stop()
-        controlled.ovn.commit([delete(ROUTER_PORTS, {"name": "rtos-net_kvm-1"})], "somebody")
-        await controlled.start()
-        assert controlled.rows(ROUTER_PORTS) == ports, "the network is mended all the same"
-        await controlled.delete(Hypervisor, "kvm-2")
-        assert await subnets(controlled) == {"kvm-1": ("10.44.0.0/24",), "kvm-3": ("10.44.1.0/24",)}
-        assert await controlled.problem_of(VirtualNetwork, "net") == ""
-
-    control(story, host("kvm-1"), host("kvm-2"), network("net", "routed", "10.44.0.0/23"), vm(), port(network="net"))
+@run_by(control, host("kvm-1"), host("kvm-2"), network("net", "routed", "10.44.0.0/23"), vm(), port(network="net"))
+async def test_a_host_without_a_part_of_a_subnet_takes_nothing_from_the_others(controlled: Controlled) -> None:
+    before = await subnets(controlled)
+    await controlled.create(host("kvm-3"))
+    await controlled.settle()
+    assert await subnets(controlled) == before
+    assert await controlled.problem_of(VirtualNetwork, "net") == "network-invalid"
+    ports = controlled.rows(ROUTER_PORTS)
+    await controlled.stop()
+    controlled.ovn.commit([delete(ROUTER_PORTS, {"name": "rtos-net_kvm-1"})], "somebody")
+    await controlled.start()
+    assert controlled.rows(ROUTER_PORTS) == ports, "the network is mended all the same"
+    await controlled.delete(Hypervisor, "kvm-2")
+    assert await subnets(controlled) == {"kvm-1": ("10.44.0.0/24",), "kvm-3": ("10.44.1.0/24",)}
+    assert await controlled.problem_of(VirtualNetwork, "net") == ""
 
 
-def test_a_host_that_is_removed_by_force_keeps_its_part_until_no_vm_has_a_port_there() -> None:
-    async def story(controlled: Controlled) -> None:
-        before, rows = await subnets(controlled), controlled.ovn.rows
-        controlled.ovn.commit([delete(ROUTER_PORTS, {"name": "rtos-net_kvm-1"})], "somebody")
-        await controlled.delete(Hypervisor, "kvm-1")
-        await controlled.create(host("kvm-3"))
-        await controlled.settle()
-        assert await subnets(controlled) == before, "the new host does not get it"
-        assert controlled.rows(ROUTER_PORTS).keys() == {row["name"] for row in rows[ROUTER_PORTS]}
-        assert controlled.rows(PORTS) == {row["name"]: row for row in rows[PORTS]}
-        await assign(controlled, "kvm-2")
-        await controlled.clock.sleep(60.0)
-        assert await subnets(controlled) == {"kvm-2": ("10.44.1.0/24",), "kvm-3": ("10.44.0.0/24",)}
-        assert sorted(controlled.rows(SWITCHES)) == ["net_kvm-2", "net_kvm-3"]
+@run_by(control, host("kvm-1"), host("kvm-2"), network("net", "routed", "10.44.0.0/23"), vm(), port(network="net"))
+async def test_a_host_that_is_removed_by_force_keeps_its_part_until_no_vm_has_a_port_there(
+    controlled: Controlled,
+) -> None:
+    before, rows = await subnets(controlled), controlled.ovn.rows
+    controlled.ovn.commit([delete(ROUTER_PORTS, {"name": "rtos-net_kvm-1"})], "somebody")
+    await controlled.delete(Hypervisor, "kvm-1")
+    await controlled.create(host("kvm-3"))
+    await controlled.settle()
+    assert await subnets(controlled) == before, "the new host does not get it"
+    assert controlled.rows(ROUTER_PORTS).keys() == {row["name"] for row in rows[ROUTER_PORTS]}
+    assert controlled.rows(PORTS) == {row["name"]: row for row in rows[PORTS]}
+    await assign(controlled, "kvm-2")
+    await controlled.clock.sleep(60.0)
+    assert await subnets(controlled) == {"kvm-2": ("10.44.1.0/24",), "kvm-3": ("10.44.0.0/24",)}
+    assert sorted(controlled.rows(SWITCHES)) == ["net_kvm-2", "net_kvm-3"]
 
-    control(story, host("kvm-1"), host("kvm-2"), network("net", "routed", "10.44.0.0/23"), vm(), port(network="net"))
 
-
-def test_a_host_that_a_restored_store_lacks_keeps_its_part_while_vms_have_ports_there() -> None:
-    async def story(controlled: Controlled) -> None:
-        before, ports = await subnets(controlled), controlled.rows(ROUTER_PORTS)
-        await controlled.delete(Hypervisor, "kvm-1")
-        await controlled.change(VirtualNetwork, "net", status={"host_subnets": {}})
-        assert await subnets(controlled) == before
-        assert controlled.rows(ROUTER_PORTS) == ports
-
-    control(story, host("kvm-1"), host("kvm-2"), network("net", "routed", "10.44.0.0/23"), vm(), port(network="net"))
+@run_by(control, host("kvm-1"), host("kvm-2"), network("net", "routed", "10.44.0.0/23"), vm(), port(network="net"))
+async def test_a_host_that_a_restored_store_lacks_keeps_its_part_while_vms_have_ports_there(
+    controlled: Controlled,
+) -> None:
+    before, ports = await subnets(controlled), controlled.rows(ROUTER_PORTS)
+    await controlled.delete(Hypervisor, "kvm-1")
+    await controlled.change(VirtualNetwork, "net", status={"host_subnets": {}})
+    assert await subnets(controlled) == before
+    assert controlled.rows(ROUTER_PORTS) == ports
 
 
 TWO = (interface(), interface(2))
@@ -658,32 +608,18 @@ def rows_by_name(rows: Rows) -> dict[str, list[Any]]:
     return {table: sorted(found, key=str) for table, found in rows.items() if found}
 
 
-@pytest.mark.parametrize("kind", ["layer2", "localnet", "routed"])
-def test_a_northbound_database_that_was_restored_gets_the_networks_that_it_lacks(kind: str) -> None:
-    async def story(controlled: Controlled) -> None:
-        backup = controlled.ovn.backup()
-        await controlled.start()
-        before = rows_by_name(controlled.ovn.rows)
-        controlled.ovn.restore(backup)
-        controlled.ovn.reconnect()
-        await controlled.clock.sleep(60.0)
-        assert rows_by_name(controlled.ovn.rows) == before
-
-    control(story, *three_hosts(kind, None), starts=False)
-
-
-def test_a_network_that_the_store_lacks_is_not_taken_away_because_somebody_wrote_its_switch() -> None:
-    async def story(controlled: Controlled) -> None:
-        switch = controlled.rows(SWITCHES)["net_ovn_layer2_switch"]
-        await controlled.stop()
-        for kind, name in ((VirtualMachinePort, "web.0"), (VirtualMachine, "web"), (VirtualNetwork, "net")):
-            await controlled.delete(kind, name)
-        await controlled.start()
-        controlled.write(SWITCHES, {**switch, "other_config": {"note": "1"}})
-        await controlled.settle()
-        assert set(controlled.rows(SWITCHES)) == {"net_ovn_layer2_switch"}
-
-    control(story, *three_hosts("layer2", None))
+@run_by(control, *three_hosts("layer2", None))
+async def test_a_network_that_the_store_lacks_is_not_taken_away_because_somebody_wrote_its_switch(
+    controlled: Controlled,
+) -> None:
+    switch = controlled.rows(SWITCHES)["net_ovn_layer2_switch"]
+    await controlled.stop()
+    for kind, name in ((VirtualMachinePort, "web.0"), (VirtualMachine, "web"), (VirtualNetwork, "net")):
+        await controlled.delete(kind, name)
+    await controlled.start()
+    controlled.write(SWITCHES, {**switch, "other_config": {"note": "1"}})
+    await controlled.settle()
+    assert set(controlled.rows(SWITCHES)) == {"net_ovn_layer2_switch"}
 
 
 @pytest.mark.parametrize("fault", [None, OvnFault.LOST_BEFORE, OvnFault.LOST_AFTER])

@@ -1,4 +1,4 @@
-"""docs/reference/network-decisions.md has every decision of the network, and every member of it."""
+"""docs/design/network-decisions.md lists every decision of the network, and the product calls each of them."""
 
 from __future__ import annotations
 
@@ -7,42 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
-from msgspec import inspect as types
+from tests.support.decision_pages import actual_modules, listed_modules
 
 import outlive
-from outlive.network import decisions
-from outlive.network.copies import Copy, PortAddresses, PortRoute
-from outlive.network.decisions import DECISIONS
-from outlive.network.operations import Op
-from outlive.runtime.decisions import Decision
-
-PAGE = (Path(__file__).parents[3] / "docs/reference/network-decisions.md").read_text()
-SECTIONS = dict(re.findall(r"^### (\S+)\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S))
+from outlive.network import DECISIONS, decisions
+from outlive.runtime import Decision
 
 
-def members(kind: object) -> set[str]:
-    """Names on the wire of a struct's fields."""
-    info = types.type_info(kind)  # type: ignore[arg-type]
-    return {field.encode_name for field in info.fields} if isinstance(info, types.StructType) else set()
-
-
-@pytest.mark.parametrize("decision", DECISIONS, ids=lambda one: one.name)
-def test_every_decision_has_a_section_with_all_its_members(decision: Decision[object, object]) -> None:
-    section = SECTIONS[decision.name]
-    words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", section))))
-    assert (members(decision.input) | members(decision.output)) - words == set()
-    assert f"(#{decision.name.replace('.', '')})" in PAGE
-
-
-@pytest.mark.parametrize(
-    ("shape", "kinds"),
-    [("Copy", (Copy,)), ("Addresses", (PortAddresses, PortRoute)), ("Op", (Op,))],
-    ids=["copy", "addresses", "op"],
-)
-def test_every_member_of_a_shape_is_in_the_table_of_shapes(shape: str, kinds: tuple[object, ...]) -> None:
-    (row,) = re.findall(rf"^\| \*\*{shape}\*\* \|.*$", PAGE, re.M)
-    wanted = set().union(*(members(kind) for kind in kinds))
-    assert wanted - set(re.findall(r"\w+", row)) == set()
+def test_the_page_lists_every_decision_with_its_module() -> None:
+    assert listed_modules("network-decisions.md") == actual_modules(DECISIONS, "network")
 
 
 SOURCES = {path: path.read_text() for path in Path(outlive.__file__).parent.rglob("*.py")}
@@ -50,6 +23,7 @@ THROUGH = {
     "network.annotation_encode": "write_entry",
     "network.catch_all": "ensure_catch_all",
     "network.dhcp_compose": "compose_dhcp",
+    "firewall.order": "order_rules",
     "network.prefix_option": "encode_prefix",
     "network.sweep": "is_orphan",
     "network.zone_contains": "find_zone",

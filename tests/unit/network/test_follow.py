@@ -343,13 +343,6 @@ def end(life: Life, number: int) -> None:
     life.expect(None)
 
 
-def test_a_vm_moves_away_on_to_a_third_and_home_again(life: Life) -> None:
-    life.migrate(2, "hv-a", "hv-b")
-    life.migrate(3, "hv-b", "hv-c")
-    life.migrate(4, "hv-c", "hv-a")
-    end(life, 4)
-
-
 def test_a_migration_that_fails_before_it_is_ready_changes_nothing_for_the_source(life: Life) -> None:
     life.set(2, "hv-b")
     life.set(2, completed=True)
@@ -389,28 +382,6 @@ def test_a_source_that_vanishes_leaves_a_target_that_is_found_at_once(life: Life
     life.set(2, readyAt="2030-01-01T00:30:00Z")
     life.expect("hv-b", life.port(2, "hv-b"), dhcp="hv-b")
     end(life, 2)
-
-
-def test_when_all_copies_complete_in_the_middle_of_a_migration_nothing_is_left(life: Life) -> None:
-    life.migrate(2, "hv-a", "hv-b")
-    life.set(3, "hv-c")
-    life.set(3, readyAt="2030-01-01T00:30:00Z")
-    life.set(2, completed=True)
-    life.expect("hv-c", life.port(3, "hv-c"), dhcp="hv-c")
-    life.set(3, completed=True)
-    life.expect(None)
-    life.remove(2)
-    life.remove(3)
-    life.expect(None)
-
-
-def test_lost_events_make_no_difference(life: Life) -> None:
-    life.copies = {}
-    life.set(4, "hv-c", runsOn="hv-c", readyAt="2030-01-01T00:30:00Z")
-    life.expect("hv-c", life.port(4, "hv-c"), dhcp="hv-c")
-    life.copies = {}
-    life.follow()
-    life.expect(None)
 
 
 # --- any order of events ----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.network.builders import decide
 from tests.unit.network.rows import DHCP, HYPERVISORS, IDS, LOCAL, PORTS, ROUTES, Row, Rows, as_sets, copy
 
-from outlive.network.conflicts import ConflictRule, find_conflicts
+from outlive.network import ConflictRule, find_conflicts
 
 MAC = "0a:58:c0:a8:28:09"
 TEXT = f"{MAC} 192.168.40.9 fd10::9"

@@ -106,5 +106,5 @@ def test_thousands_of_orphans_are_one_operation_for_each_table() -> None:
 
 
 @pytest.mark.parametrize("name", ["orphan", "sweep"])
-def test_whoever_deletes_says_for_which_controller(name: str) -> None:
+def test_a_caller_that_deletes_says_for_which_controller(name: str) -> None:
     assert decide(name, {"vms": {}, "rows": {}}) == {"error": "invalid"}

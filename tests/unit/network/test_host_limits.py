@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from tests.support.command import outlive
 
-from outlive.network.host_limits import NetworkNames, ReachedHosts, reached_hosts, with_host_limits
-from outlive.network.views import reach_problem
-from outlive.placement.rules import demands_of, judge
-from outlive.placement.vms import view_of_resource
+from outlive.network import NetworkNames, ReachedHosts, reach_problem, reached_hosts, with_host_limits
+from outlive.placement import demands_of, judge, view_of_resource
 from outlive.resources import (
+    NOWHERE,
     Hypervisor,
     HypervisorSpec,
     HypervisorStatus,
@@ -21,13 +20,13 @@ from outlive.resources import (
     Resource,
     VirtualMachine,
     VirtualMachinePort,
+    VirtualMachinePortSpec,
     VirtualMachineSpec,
+    VirtualMachineStatus,
     VirtualNetwork,
+    VirtualNetworkSpec,
 )
-from outlive.resources.networks import VirtualMachinePortSpec, VirtualNetworkSpec
-from outlive.resources.policies import NOWHERE
 from outlive.resources.reasons import render
-from outlive.resources.vms import VirtualMachineStatus
 
 
 def host(name: str, **labels: str) -> Hypervisor:
@@ -199,7 +198,7 @@ def test_a_network_that_hosts_make_reaches_those_that_have_made_it(by: str) -> N
     assert "blue" in str(verdict)
 
 
-def test_a_bridged_network_without_a_vni_is_made_by_whoever_runs_the_hosts() -> None:
+def test_a_bridged_network_without_a_vni_is_made_by_the_operator_of_the_hosts() -> None:
     found = with_host_limits(
         [VirtualMachine(metadata=ObjectMeta(name="web")), port("web", 0, "all"), *HOSTS, network("all")]
     )

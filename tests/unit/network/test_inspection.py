@@ -5,18 +5,24 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from outlive.network.inspection import (
+from outlive.network import (
+    PORTS,
+    ROUTES,
+    SWITCHES,
+    Binding,
     NetworkFinding,
+    OwnNetwork,
+    OwnPort,
+    OwnVmInput,
+    Rows,
     compare_rows,
     describe_row,
     find_named,
     find_row_conflicts,
     judge_binding,
     judge_learned,
+    plan_own_vm,
 )
-from outlive.network.operations import PORTS, ROUTES, SWITCHES, Rows
-from outlive.network.own_vms import OwnNetwork, OwnPort, OwnVmInput, plan_own_vm
-from outlive.network.ports import Binding
 
 MAC = "02:00:00:00:00:01"
 PORT = OwnPort(

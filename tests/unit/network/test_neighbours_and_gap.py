@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.network.builders import decide, error
 
-from outlive.network.gap import measure_gap
-from outlive.network.stage_times import probes_of
+from outlive.network import measure_gap, probes_of
 
 READY = "TargetDomainReady"
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from outlive.network.names import PROXY_MAC
-from outlive.network.own_announcements import tell_guest, tell_neighbours
-from outlive.network.own_vms import OwnNetwork, OwnPort
-from outlive.resources import ObjectMeta, VirtualMachinePort, VirtualMachinePortSpec, VirtualMachinePortStatus
-from outlive.resources.networks import interface_id
+from outlive.network import PROXY_MAC, OwnNetwork, OwnPort, tell_guest, tell_neighbours
+from outlive.resources import (
+    ObjectMeta,
+    VirtualMachinePort,
+    VirtualMachinePortSpec,
+    VirtualMachinePortStatus,
+    interface_id,
+)
 
 BLUE = OwnNetwork(
     name="blue", type="routed", host_subnets={"kvm-1": ("10.44.0.0/24", "fd44::/64"), "kvm-2": ("10.44.1.0/24",)}

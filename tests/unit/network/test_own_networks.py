@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.cli.decide import decision_table
-from outlive.node.links.host_addresses import AddressInput, plan_addresses, usable_range
-from outlive.node.links.mtu import MtuInput, choose_mtu
-from outlive.resources.codec import decode_as, encode
+from outlive.cli import decision_table
+from outlive.node.links import AddressInput, MtuInput, choose_mtu, plan_addresses, usable_range
+from outlive.resources import decode_as, encode
 
 TABLE = decision_table()
 

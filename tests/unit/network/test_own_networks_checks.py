@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from outlive.base.errors import BadInput, Invalid
-from outlive.network.own_networks import check_beside, completed_network, ordered_rules
-from outlive.network.pool import check_network
-from outlive.resources import VirtualNetwork
-from outlive.resources.codec import convert
-from outlive.resources.list_limits import check_lists
+from outlive.base import BadInput, Invalid
+from outlive.network import check_beside, check_network, completed_network, ordered_rules
+from outlive.resources import VirtualNetwork, check_lists, convert
 
 V4 = {"cidr": "10.70.0.0/24", "gateway": "10.70.0.1"}
 V6 = {"cidr": "fd70::/64", "gateway": "fd70::1"}

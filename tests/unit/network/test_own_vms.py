@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.network.names import (
+from outlive.network import (
+    DHCP,
     HOST_KEY,
     ISOLATED_KEY,
     NAMESPACE_KEY,
@@ -17,11 +18,19 @@ from outlive.network.names import (
     OWN_CONTROLLER,
     OWN_NAMESPACE,
     OWNER_KEY,
+    PORTS,
+    ROUTES,
+    SWITCHES,
     VM_KEY,
+    OwnNetwork,
+    OwnPort,
+    OwnVmInput,
+    OwnVmResult,
+    Rows,
+    isolated_hosts,
+    plan_own_vm,
 )
-from outlive.network.operations import DHCP, PORTS, ROUTES, SWITCHES, Rows
-from outlive.network.own_vms import OwnNetwork, OwnPort, OwnVmInput, OwnVmResult, isolated_hosts, plan_own_vm
-from outlive.resources.networks import interface_id
+from outlive.resources import interface_id
 
 ID = "b3a4f0d0-0000-4000-8000-000000000002"
 MAC = "0a:58:c0:a8:28:09"
@@ -198,7 +207,7 @@ def test_rows_of_an_interface_without_a_port_stay_as_they_are_wherever_the_vm_is
     assert gone.rows[PORTS] == gone.rows[DHCP] == gone.rows[ROUTES] == []
 
 
-def test_whoever_deletes_a_port_has_read_whether_a_host_is_isolated_from_it() -> None:
+def test_a_controller_that_deletes_a_port_has_read_whether_a_host_is_isolated_from_it() -> None:
     (op,) = [op for op in plan(plan({}, port()).rows).ops if op.table == PORTS]
     assert all(where["external_ids"][OWNER_KEY] == OWN_CONTROLLER for where in op.where)
 
@@ -280,15 +289,6 @@ def test_whatever_a_vm_does_rows_of_others_stay_as_they_are(
     assert all(row in rows[table] for table, row in theirs)
 
 
-def test_rows_of_others_are_left_alone_when_a_vm_goes() -> None:
-    theirs: Rows = {
-        PORTS: [{"name": "other", "switch": "s", "external_ids": {"k8s.ovn.org/namespace": "outlive", VM_KEY: "cart"}}],
-        ROUTES: [{"ip_prefix": "0.0.0.0/0", "nexthop": "10.0.0.1"}],
-    }
-    rows = plan(theirs, port(BLUE), host="kvm-2").rows
-    assert {table: found for table, found in plan(rows).rows.items() if found} == theirs
-
-
 @pytest.mark.parametrize("network", [GREEN, WIRE, BLUE], ids=lambda one: one.type)
 @given(
     places=st.lists(st.tuples(st.sampled_from(HOSTS), st.sampled_from((None, *HOSTS))), max_size=8), twin=st.booleans()
@@ -308,12 +308,6 @@ def test_after_any_life_no_row_is_left_and_no_switch_ever_has_two_ports_with_the
         assert all(count == 1 for count in reached.values())
         assert len({row["ip_prefix"] for row in rows.get(ROUTES, [])}) == len(rows.get(ROUTES, []))
     assert not any(plan(rows, host=None).rows.values())
-
-
-def test_a_port_of_another_vm_is_never_taken_over() -> None:
-    rows = plan({}, port(), vm="other").rows
-    result = plan(rows, port())
-    assert (result.ops, list(result.foreign), result.rows) == ((), [ID], rows)
 
 
 OTHER = "b3a4f0d0-0000-4000-8000-000000000003"

@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.loops import run
 from tests.support.pod_worlds import PodWorld, entry_of
 from tests.unit.network.builders import decide
 
-from outlive.network.pod_settings import EvpnNetwork, EvpnSettings
+from outlive.network import EvpnNetwork, EvpnSettings
 
 PROXY = "0a58a9fe0101"
 MAC = "0a:58:0a:2c:07:17"
@@ -100,44 +99,41 @@ class Table:
         self.there -= {(network, one) for one in (mac, *addresses)}
 
 
-def test_a_fabric_is_told_by_the_hypervisor_where_the_vm_runs() -> None:
-    async def story() -> None:
-        evpn = EvpnSettings(networks={"shop.green": EvpnNetwork(port="p")})
-        world = PodWorld(evpn=evpn)
-        tables: dict[str, Table] = {}
-        zones = {}
-        for name in ("hv-a", "hv-b"):
-            zones[name] = zone = world.zone(name)
-            own = msgspec.structs.replace(evpn, hypervisor=name)
-            pods = msgspec.structs.replace(zone.settings.pods, evpn=own)
-            zone.settings = msgspec.structs.replace(zone.settings, pods=pods)
-            zone.neighbours = tables[name] = Table()
-        await world.network("shop.green")
-        for zone in zones.values():
-            zone.start()
-        await world.settle()
+async def test_a_fabric_is_told_by_the_hypervisor_where_the_vm_runs() -> None:
+    evpn = EvpnSettings(networks={"shop.green": EvpnNetwork(port="p")})
+    world = PodWorld(evpn=evpn)
+    tables: dict[str, Table] = {}
+    zones = {}
+    for name in ("hv-a", "hv-b"):
+        zones[name] = zone = world.zone(name)
+        own = msgspec.structs.replace(evpn, hypervisor=name)
+        pods = msgspec.structs.replace(zone.settings.pods, evpn=own)
+        zone.settings = msgspec.structs.replace(zone.settings, pods=pods)
+        zone.neighbours = tables[name] = Table()
+    await world.network("shop.green")
+    for zone in zones.values():
+        zone.start()
+    await world.settle()
 
-        def known() -> list[bool]:
-            return [bool(table.there) for table in tables.values()]
+    def known() -> list[bool]:
+        return [bool(table.there) for table in tables.values()]
 
-        world.run("cart-1", "cart", "hv-a", routed=False, entries=entry_of("shop/green", 9))
-        await world.settle()
-        assert known() == [True, False]
-        assert tables["hv-a"].there == {("shop.green", "0a:58:c0:a8:28:09"), ("shop.green", "192.168.40.9")}
-        world.run("cart-2", "cart", "hv-b", routed=False, up=False, entries=entry_of("shop/green", 9))
-        await world.settle()
-        assert known() == [True, False]
-        assert zones["hv-a"].nb.port("shop.green_shop_cart-2") is None, "an EVPN fabric needs no ports of other zones"
-        world.ready("cart-2")
-        await world.settle()
-        assert known() == [False, True]
-        world.remove("cart-1")
-        await world.settle()
-        assert known() == [False, True]
-        world.complete("cart-2")
-        await world.settle()
-        assert known() == [False, False]
-        for zone in zones.values():
-            await zone.kill()
-
-    run(story())
+    world.run("cart-1", "cart", "hv-a", routed=False, entries=entry_of("shop/green", 9))
+    await world.settle()
+    assert known() == [True, False]
+    assert tables["hv-a"].there == {("shop.green", "0a:58:c0:a8:28:09"), ("shop.green", "192.168.40.9")}
+    world.run("cart-2", "cart", "hv-b", routed=False, up=False, entries=entry_of("shop/green", 9))
+    await world.settle()
+    assert known() == [True, False]
+    assert zones["hv-a"].nb.port("shop.green_shop_cart-2") is None, "an EVPN fabric needs no ports of other zones"
+    world.ready("cart-2")
+    await world.settle()
+    assert known() == [False, True]
+    world.remove("cart-1")
+    await world.settle()
+    assert known() == [False, True]
+    world.complete("cart-2")
+    await world.settle()
+    assert known() == [False, False]
+    for zone in zones.values():
+        await zone.kill()

@@ -7,14 +7,11 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from tests.support.loops import run
 from tests.support.pod_worlds import PodWorld
 
-from outlive.base.errors import Invalid, NotFound, Unavailable
-from outlive.base.random import Random
-from outlive.drivers.ovn.pod_announcer import PodAnnouncer
-from outlive.network.pod_cache import PodCache
-from outlive.network.pod_facts import ANNOUNCEMENTS
+from outlive.base import Invalid, NotFound, Random, Unavailable
+from outlive.drivers.ovn import PodAnnouncer
+from outlive.network import ANNOUNCEMENTS, PodCache
 
 
 class Recorder:
@@ -48,39 +45,33 @@ async def following(world: PodWorld, recorder: Recorder) -> tuple[PodAnnouncer, 
 
 
 @pytest.mark.parametrize("failures", [0, 2])
-def test_new_announcements_of_a_node_are_sent_once(failures: int) -> None:
-    async def story() -> None:
-        world, recorder = PodWorld(), Recorder(failures)
-        world.run("old-1", "old", "hv-a", annotations={ANNOUNCEMENTS: announcement("before")})
-        _, task = await following(world, recorder)
-        world.run("cart-1", "cart", "hv-a")
-        world.run("other-1", "other", "hv-b")
-        await world.settle(1)
-        world.annotate("cart-1", **{ANNOUNCEMENTS: announcement("m-1")})
-        world.annotate("other-1", **{ANNOUNCEMENTS: announcement("m-2", "hv-b")})
-        await world.settle(5)
-        assert recorder.sent == [("ovn-k8s-mp0", [b"\xaa\xbb"], (0, 500))]
-        world.annotate("cart-1", team="blue")
-        await world.settle(5)
-        assert len(recorder.sent) == 1
-        task.cancel()
-
-    run(story())
+async def test_new_announcements_of_a_node_are_sent_once(failures: int) -> None:
+    world, recorder = PodWorld(), Recorder(failures)
+    world.run("old-1", "old", "hv-a", annotations={ANNOUNCEMENTS: announcement("before")})
+    _, task = await following(world, recorder)
+    world.run("cart-1", "cart", "hv-a")
+    world.run("other-1", "other", "hv-b")
+    await world.settle(1)
+    world.annotate("cart-1", **{ANNOUNCEMENTS: announcement("m-1")})
+    world.annotate("other-1", **{ANNOUNCEMENTS: announcement("m-2", "hv-b")})
+    await world.settle(5)
+    assert recorder.sent == [("ovn-k8s-mp0", [b"\xaa\xbb"], (0, 500))]
+    world.annotate("cart-1", team="blue")
+    await world.settle(5)
+    assert len(recorder.sent) == 1
+    task.cancel()
 
 
-def test_one_pod_is_announced_on_demand_and_nonsense_is_told() -> None:
-    async def story() -> None:
-        world, recorder = PodWorld(), Recorder()
-        world.run("cart-1", "cart", "hv-a", annotations={ANNOUNCEMENTS: announcement("m-1")})
-        sender, task = await following(world, recorder)
-        assert await sender.send_pod("shop/cart-1") == 2
-        assert await sender.send_pod("shop/cart-1") == 0
-        with pytest.raises(NotFound):
-            await sender.send_pod("shop/none")
-        for text in ("{}", announcement("m-2").replace("aabb", "xy")):
-            world.annotate("cart-1", **{ANNOUNCEMENTS: text})
-            with pytest.raises(Invalid):
-                await sender.send_pod("shop/cart-1")
-        task.cancel()
-
-    run(story())
+async def test_one_pod_is_announced_on_demand_and_nonsense_is_told() -> None:
+    world, recorder = PodWorld(), Recorder()
+    world.run("cart-1", "cart", "hv-a", annotations={ANNOUNCEMENTS: announcement("m-1")})
+    sender, task = await following(world, recorder)
+    assert await sender.send_pod("shop/cart-1") == 2
+    assert await sender.send_pod("shop/cart-1") == 0
+    with pytest.raises(NotFound):
+        await sender.send_pod("shop/none")
+    for text in ("{}", announcement("m-2").replace("aabb", "xy")):
+        world.annotate("cart-1", **{ANNOUNCEMENTS: text})
+        with pytest.raises(Invalid):
+            await sender.send_pod("shop/cart-1")
+    task.cancel()

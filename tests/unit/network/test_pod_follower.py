@@ -7,13 +7,21 @@ import re
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.support.loops import run
+from tests.support.loops import run, run_by
 from tests.support.northbound import NEW, OLD
 from tests.support.pod_worlds import NETWORKS, NODES, PodWorld, Zone, entry_of, node_document
 
-from outlive.network.operations import DHCP, POLICIES, PORTS, ROUTER_PORTS, ROUTES
-from outlive.network.pod_facts import ANNOUNCEMENTS, NODE_SUBNETS
-from outlive.network.pod_networks import ATTACHMENTS, NETWORK_NUMBER
+from outlive.network import (
+    ANNOUNCEMENTS,
+    ATTACHMENTS,
+    DHCP,
+    NETWORK_NUMBER,
+    NODE_SUBNETS,
+    POLICIES,
+    PORTS,
+    ROUTER_PORTS,
+    ROUTES,
+)
 from outlive.resources.foreign import KubernetesNode, KubernetesService
 
 Story = Callable[[PodWorld, Zone], Awaitable[None]]
@@ -37,80 +45,76 @@ def routes(zone: Zone) -> dict[str, str]:
     return {row["ip_prefix"]: str(row.get("output_port", row["nexthop"])) for row in zone.nb.table(ROUTES)}
 
 
-def test_a_vm_is_born_with_addresses_of_its_node_a_port_and_dhcp() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        world.run("cart-1", "cart", "hv-a")
-        await world.settle()
-        entry = world.entry("cart-1")
-        assert entry["ip_addresses"] == ["10.44.7.3/24", "fd44:0:0:7::3/64"]
-        assert entry["mac_address"] == "0a:58:0a:2c:07:03"
-        port = zone.nb.port("shop_cart-1")
-        assert port is not None
-        assert port["addresses"] == ["0a:58:0a:2c:07:03 10.44.7.3 fd44:0:0:7::3"]
-        assert port["options"]["requested-chassis"] == "c-hv-a"
-        assert port["dhcpv4_options"] == "default-network-controller:VirtualMachine:shop/cart:10.44.7.0/24"
-        assert len(zone.nb.table(DHCP)) == 2
-        assert zone.nb.table(ROUTES) == []
-
-    play(story)
+@run_by(play)
+async def test_a_vm_is_born_with_addresses_of_its_node_a_port_and_dhcp(world: PodWorld, zone: Zone) -> None:
+    world.run("cart-1", "cart", "hv-a")
+    await world.settle()
+    entry = world.entry("cart-1")
+    assert entry["ip_addresses"] == ["10.44.7.3/24", "fd44:0:0:7::3/64"]
+    assert entry["mac_address"] == "0a:58:0a:2c:07:03"
+    port = zone.nb.port("shop_cart-1")
+    assert port is not None
+    assert port["addresses"] == ["0a:58:0a:2c:07:03 10.44.7.3 fd44:0:0:7::3"]
+    assert port["options"]["requested-chassis"] == "c-hv-a"
+    assert port["dhcpv4_options"] == "default-network-controller:VirtualMachine:shop/cart:10.44.7.0/24"
+    assert len(zone.nb.table(DHCP)) == 2
+    assert zone.nb.table(ROUTES) == []
 
 
-def test_a_vm_moves_and_comes_back() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        world.run("cart-1", "cart", "hv-a")
-        await world.settle()
-        world.run("cart-2", "cart", "hv-b", up=False)
-        await world.settle()
-        assert world.entry("cart-2") == world.entry("cart-1")
-        assert routes(zone) == {}
-        assert zone.nb.port("shop_cart-2")
-        world.ready("cart-2")
-        await world.settle()
-        assert routes(zone) == {"10.44.7.3": "rtos-hv-b", "fd44:0:0:7::3": "rtos-hv-b"}
-        assert {row["nexthops"][0] for row in zone.nb.table(POLICIES)} == {"100.64.0.8", "fd98::8"}
-        source = zone.nb.port("shop_cart-1") or {}
-        assert source["enabled"] is False
-        assert "addresses" not in source
-        announced = world.annotation("cart-2", "outlive.dev/announcements")
-        assert [(one["hypervisor"], one["interface"]) for one in announced] == [("hv-a", "ovn-k8s-mp0")]
-        world.complete("cart-1")
-        await world.settle()
-        assert zone.nb.port("shop_cart-1") is None
-        assert len(zone.nb.table(DHCP)) == 2
-        world.run("cart-3", "cart", "hv-a", up=False)
-        await world.settle()
-        world.ready("cart-3")
-        await world.settle()
-        assert routes(zone) == {}
-        assert zone.nb.table(POLICIES) == []
-        world.remove("cart-1")
-        world.complete("cart-2")
-        world.remove("cart-2")
-        world.complete("cart-3")
-        world.remove("cart-3")
-        await world.settle()
-        assert zone.nb.table(DHCP) == []
-        assert zone.nb.port("shop_cart-3") is None
-        world.run("other-1", "other", "hv-a")
-        await world.settle()
-        assert world.entry("other-1")["ip_addresses"][0] == "10.44.7.3/24", "the address is free again"
-
-    play(story)
+@run_by(play)
+async def test_a_vm_moves_and_comes_back(world: PodWorld, zone: Zone) -> None:
+    world.run("cart-1", "cart", "hv-a")
+    await world.settle()
+    world.run("cart-2", "cart", "hv-b", up=False)
+    await world.settle()
+    assert world.entry("cart-2") == world.entry("cart-1")
+    assert routes(zone) == {}
+    assert zone.nb.port("shop_cart-2")
+    world.ready("cart-2")
+    await world.settle()
+    assert routes(zone) == {"10.44.7.3": "rtos-hv-b", "fd44:0:0:7::3": "rtos-hv-b"}
+    assert {row["nexthops"][0] for row in zone.nb.table(POLICIES)} == {"100.64.0.8", "fd98::8"}
+    source = zone.nb.port("shop_cart-1") or {}
+    assert source["enabled"] is False
+    assert "addresses" not in source
+    announced = world.annotation("cart-2", "outlive.dev/announcements")
+    assert [(one["hypervisor"], one["interface"]) for one in announced] == [("hv-a", "ovn-k8s-mp0")]
+    world.complete("cart-1")
+    await world.settle()
+    assert zone.nb.port("shop_cart-1") is None
+    assert len(zone.nb.table(DHCP)) == 2
+    world.run("cart-3", "cart", "hv-a", up=False)
+    await world.settle()
+    world.ready("cart-3")
+    await world.settle()
+    assert routes(zone) == {}
+    assert zone.nb.table(POLICIES) == []
+    world.remove("cart-1")
+    world.complete("cart-2")
+    world.remove("cart-2")
+    world.complete("cart-3")
+    world.remove("cart-3")
+    await world.settle()
+    assert zone.nb.table(DHCP) == []
+    assert zone.nb.port("shop_cart-3") is None
+    world.run("other-1", "other", "hv-a")
+    await world.settle()
+    assert world.entry("other-1")["ip_addresses"][0] == "10.44.7.3/24", "the address is free again"
 
 
-def test_a_target_that_becomes_ready_is_followed_before_others_though_its_source_is_gone() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        await migrating(world, ready=False)
-        world.complete("cart-1")
-        world.remove("cart-1")
-        await world.settle()
-        before = decisions_about_moves(zone)
-        world.ready("cart-2")
-        await world.settle()
-        assert decisions_about_moves(zone) == before + 1
-        assert routes(zone) == {"10.44.7.3": "rtos-hv-b", "fd44:0:0:7::3": "rtos-hv-b"}
-
-    play(story)
+@run_by(play)
+async def test_a_target_that_becomes_ready_is_followed_before_others_though_its_source_is_gone(
+    world: PodWorld, zone: Zone
+) -> None:
+    await migrating(world, ready=False)
+    world.complete("cart-1")
+    world.remove("cart-1")
+    await world.settle()
+    before = decisions_about_moves(zone)
+    world.ready("cart-2")
+    await world.settle()
+    assert decisions_about_moves(zone) == before + 1
+    assert routes(zone) == {"10.44.7.3": "rtos-hv-b", "fd44:0:0:7::3": "rtos-hv-b"}
 
 
 def decisions_about_moves(zone: Zone) -> float:
@@ -139,304 +143,210 @@ async def migrating(world: PodWorld, *, ready: bool = True, **options: object) -
         await world.settle()
 
 
-def test_a_failed_migration_leaves_the_source_as_it_was() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        await migrating(world, ready=False)
-        world.complete("cart-2", "Failed")
-        await world.settle()
-        assert ports(zone) == {"shop_cart-1": "on"}
-        assert len(zone.nb.table(DHCP)) == 2
-        world.remove("cart-2")
-        await world.settle()
-        assert ports(zone) == {"shop_cart-1": "on"}
-        assert world.entry("cart-1")["ip_addresses"][0] == "10.44.7.3/24"
-
-    play(story)
+@run_by(play)
+async def test_three_vms_with_one_hostname_are_three_vms(world: PodWorld, zone: Zone) -> None:
+    for number in (1, 2, 3):
+        world.run(f"web-{number}-1", f"web-{number}", "hv-a", labels={"vm.kubevirt.io/name": "web"})
+    await world.settle()
+    addresses = {world.entry(f"web-{number}-1")["ip_addresses"][0] for number in (1, 2, 3)}
+    assert len(addresses) == 3
+    assert len(ports(zone)) == 3
+    assert zone.events.emitted == []
 
 
-def test_a_target_that_is_killed_after_it_took_over_gives_the_source_back() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        await migrating(world)
-        assert ports(zone) == {"shop_cart-1": "off", "shop_cart-2": "on"}
-        world.complete("cart-2", "Failed")
-        await world.settle()
-        assert ports(zone) == {"shop_cart-1": "on"}
-        assert routes(zone) == {}
-        world.remove("cart-2")
-        await world.settle()
-        assert ports(zone) == {"shop_cart-1": "on"}
-
-    play(story)
-
-
-def test_a_target_takes_over_when_the_source_vanishes_between_two_events() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        await migrating(world, ready=False)
-        world.remove("cart-1")
-        world.ready("cart-2")
-        await world.settle()
-        assert ports(zone) == {"shop_cart-2": "on"}
-        assert set(routes(zone).values()) == {"rtos-hv-b"}
-
-    play(story)
+@run_by(play)
+async def test_an_annotation_that_cannot_be_read_holds_nobody_else_up_and_takes_nothing_away(
+    world: PodWorld, zone: Zone
+) -> None:
+    await migrating(world)
+    before = ports(zone)
+    world.annotate("cart-2", **{NETWORKS: "{no JSON"})
+    world.run("other-1", "other", "hv-c", annotations={NETWORKS: '{"default": {"mac_address": "x"}}'})
+    world.run("third-1", "third", "hv-c")
+    await world.settle(5)
+    assert world.entry("third-1")["ip_addresses"][0] == "10.44.9.3/24"
+    assert ports(zone) == {**before, "shop_third-1": "on"}
+    assert "NetworkAnnotationUnreadable" in zone.events.reasons("cart-2")
+    assert "NetworkAnnotationUnreadable" in zone.events.reasons("other-1")
+    assert set(routes(zone).values()) == {"rtos-hv-b"}
 
 
-def test_copies_of_one_second_take_over_by_the_ready_time() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        world.run("cart-1", "cart", "hv-a")
-        world.run("cart-2", "cart", "hv-b", up=False)
-        await world.settle(5)
-        newer = max(("cart-1", "cart-2"), key=lambda name: world.uid(name))
-        older = ({"cart-1", "cart-2"} - {newer}).pop()
-        assert world.entry("cart-1") == world.entry("cart-2")
-        world.ready(newer)
-        await world.settle()
-        assert ports(zone)[f"shop_{newer}"] == "on"
-        assert ports(zone)[f"shop_{older}"] == "off"
-
-    play(story)
+@run_by(play)
+async def test_more_than_two_living_copies_are_told_on_a_layer2_network(world: PodWorld, zone: Zone) -> None:
+    await world.network("shop.green")
+    for number in (1, 2, 3):
+        world.run(f"cart-{number}", "cart", NODES[number - 1], routed=False, entries=entry_of("shop/green", 9))
+        await world.settle(1)
+    await world.settle()
+    assert "AmbiguousMigration" in zone.events.reasons("cart-3")
 
 
-def test_three_vms_with_one_hostname_are_three_vms() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        for number in (1, 2, 3):
-            world.run(f"web-{number}-1", f"web-{number}", "hv-a", labels={"vm.kubevirt.io/name": "web"})
-        await world.settle()
-        addresses = {world.entry(f"web-{number}-1")["ip_addresses"][0] for number in (1, 2, 3)}
-        assert len(addresses) == 3
-        assert len(ports(zone)) == 3
-        assert zone.events.emitted == []
-
-    play(story)
-
-
-@pytest.mark.parametrize(("families", "expected"), [((4,), ["10.44.7.3"]), ((6,), ["fd44:0:0:7::3"])])
-def test_a_vm_of_one_family_moves(families: tuple[int, ...], expected: list[str]) -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        await migrating(world)
-        assert list(routes(zone)) == expected
-        assert len(zone.nb.table(DHCP)) == 1
-        assert len(zone.nb.table(POLICIES)) == 1
-
-    play(story, families=families)
-
-
-def test_an_annotation_that_cannot_be_read_holds_nobody_else_up_and_takes_nothing_away() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        await migrating(world)
-        before = ports(zone)
-        world.annotate("cart-2", **{NETWORKS: "{no JSON"})
-        world.run("other-1", "other", "hv-c", annotations={NETWORKS: '{"default": {"mac_address": "x"}}'})
-        world.run("third-1", "third", "hv-c")
-        await world.settle(5)
-        assert world.entry("third-1")["ip_addresses"][0] == "10.44.9.3/24"
-        assert ports(zone) == {**before, "shop_third-1": "on"}
-        assert "NetworkAnnotationUnreadable" in zone.events.reasons("cart-2")
-        assert "NetworkAnnotationUnreadable" in zone.events.reasons("other-1")
-        assert set(routes(zone).values()) == {"rtos-hv-b"}
-
-    play(story)
-
-
-def test_more_than_two_living_copies_are_told_on_a_layer2_network() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        await world.network("shop.green")
-        for number in (1, 2, 3):
-            world.run(f"cart-{number}", "cart", NODES[number - 1], routed=False, entries=entry_of("shop/green", 9))
-            await world.settle(1)
-        await world.settle()
-        assert "AmbiguousMigration" in zone.events.reasons("cart-3")
-
-    play(story)
-
-
-def test_a_pod_that_does_not_name_its_vm_is_told() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        world.run("cart-1", "", "hv-a")
-        await world.settle()
-        assert zone.events.reasons("cart-1") == ["NetworkAnnotationUnreadable"]
-
-    play(story)
+@run_by(play)
+async def test_a_pod_that_does_not_name_its_vm_is_told(world: PodWorld, zone: Zone) -> None:
+    world.run("cart-1", "", "hv-a")
+    await world.settle()
+    assert zone.events.reasons("cart-1") == ["NetworkAnnotationUnreadable"]
 
 
 @pytest.mark.parametrize("kind", ["layer2", "localnet"])
-def test_ports_of_one_switch_are_swapped_in_one_transaction(kind: str) -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        await world.network("shop.green", kind, physical_network="phys")
-        entries = entry_of("shop/green", 9)
-        await migrating(world, ready=False, routed=False, entries=entries)
-        source, target = "shop.green_shop_cart-1", "shop.green_shop_cart-2"
-        assert ports(zone) == {source: "on", target: "off"}
-        row = zone.nb.port(target) or {}
-        assert row["port_security"] == ["0a:58:c0:a8:28:09 192.168.40.9"]
-        assert row["switch"] == f"shop.green_ovn_{kind}_switch"
-        commits = len(zone.nb.commits)
-        world.ready("cart-2")
-        await world.settle()
-        assert ports(zone) == {source: "off", target: "on"}
-        assert len(zone.nb.commits) == commits + 1
-        assert len(zone.nb.table(DHCP)) == (kind == "layer2")
-        world.complete("cart-2")
-        await world.settle()
-        assert ports(zone) == {source: "on"}
-        world.remove("cart-2")
-        await world.settle()
-        assert ports(zone) == {source: "on"}
-        world.complete("cart-1")
-        world.remove("cart-1")
-        await world.settle()
-        assert ports(zone) == {}
-        assert zone.nb.table(DHCP) == []
-
-    play(story)
+@run_by(play)
+async def test_ports_of_one_switch_are_swapped_in_one_transaction(world: PodWorld, zone: Zone, *, kind: str) -> None:
+    await world.network("shop.green", kind, physical_network="phys")
+    entries = entry_of("shop/green", 9)
+    await migrating(world, ready=False, routed=False, entries=entries)
+    source, target = "shop.green_shop_cart-1", "shop.green_shop_cart-2"
+    assert ports(zone) == {source: "on", target: "off"}
+    row = zone.nb.port(target) or {}
+    assert row["port_security"] == ["0a:58:c0:a8:28:09 192.168.40.9"]
+    assert row["switch"] == f"shop.green_ovn_{kind}_switch"
+    commits = len(zone.nb.commits)
+    world.ready("cart-2")
+    await world.settle()
+    assert ports(zone) == {source: "off", target: "on"}
+    assert len(zone.nb.commits) == commits + 1
+    assert len(zone.nb.table(DHCP)) == (kind == "layer2")
+    world.complete("cart-2")
+    await world.settle()
+    assert ports(zone) == {source: "on"}
+    world.remove("cart-2")
+    await world.settle()
+    assert ports(zone) == {source: "on"}
+    world.complete("cart-1")
+    world.remove("cart-1")
+    await world.settle()
+    assert ports(zone) == {}
+    assert zone.nb.table(DHCP) == []
 
 
-def test_a_target_on_a_layer2_network_waits_for_the_address_of_its_claim() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        await world.network("shop.green")
-        world.run("cart-1", "cart", "hv-a", routed=False, entries=entry_of("shop/green", 9))
-        await world.settle()
-        world.run("cart-2", "cart", "hv-b", routed=False, up=False)
-        await world.settle()
-        assert ports(zone) == {"shop.green_shop_cart-1": "on"}
-        world.annotate("cart-2", **{NETWORKS: json.dumps(entry_of("shop/green", 9))})
-        await world.settle()
-        assert ports(zone) == {"shop.green_shop_cart-1": "on", "shop.green_shop_cart-2": "off"}
-
-    play(story)
+@run_by(play)
+async def test_a_target_on_a_layer2_network_waits_for_the_address_of_its_claim(world: PodWorld, zone: Zone) -> None:
+    await world.network("shop.green")
+    world.run("cart-1", "cart", "hv-a", routed=False, entries=entry_of("shop/green", 9))
+    await world.settle()
+    world.run("cart-2", "cart", "hv-b", routed=False, up=False)
+    await world.settle()
+    assert ports(zone) == {"shop.green_shop_cart-1": "on"}
+    world.annotate("cart-2", **{NETWORKS: json.dumps(entry_of("shop/green", 9))})
+    await world.settle()
+    assert ports(zone) == {"shop.green_shop_cart-1": "on", "shop.green_shop_cart-2": "off"}
 
 
-def test_a_primary_layer2_network_announces_the_gateway_of_the_target() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        await world.network("green", annotations={ATTACHMENTS: "shop/net, other/net", NETWORK_NUMBER: "3"})
-        await migrating(world, routed=False, entries=entry_of("shop/net", 9))
-        (announced,) = world.annotation("cart-2", ANNOUNCEMENTS)
-        assert (announced["hypervisor"], announced["interface"]) == ("hv-b", "ovn-k8s-mp3")
-        assert len(announced["frames"]) == 2, "a request and a reply"
-        assert "0a5864410008" in announced["frames"][0], "the MAC of the target's router, 100.65.0.8"
-        assert announced["scheduleMs"] == [0, 500, 2000]
-
-    play(story)
+@run_by(play)
+async def test_a_primary_layer2_network_announces_the_gateway_of_the_target(world: PodWorld, zone: Zone) -> None:
+    await world.network("green", annotations={ATTACHMENTS: "shop/net, other/net", NETWORK_NUMBER: "3"})
+    await migrating(world, routed=False, entries=entry_of("shop/net", 9))
+    (announced,) = world.annotation("cart-2", ANNOUNCEMENTS)
+    assert (announced["hypervisor"], announced["interface"]) == ("hv-b", "ovn-k8s-mp3")
+    assert len(announced["frames"]) == 2, "a request and a reply"
+    assert "0a5864410008" in announced["frames"][0], "the MAC of the target's router, 100.65.0.8"
+    assert announced["scheduleMs"] == [0, 500, 2000]
 
 
-def test_a_network_that_no_virtual_network_claims_is_somebody_elses() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        world.run("cart-1", "cart", "hv-a", routed=False, entries=entry_of("shop/blue", 9))
-        await world.settle()
-        assert ports(zone) == {}
-
-    play(story)
+@run_by(play)
+async def test_a_network_that_no_virtual_network_claims_is_somebody_elses(world: PodWorld, zone: Zone) -> None:
+    world.run("cart-1", "cart", "hv-a", routed=False, entries=entry_of("shop/blue", 9))
+    await world.settle()
+    assert ports(zone) == {}
 
 
-def test_guests_away_from_home_and_their_neighbours_are_told_of_each_other() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        world.run("near-1", "near", "hv-a")
-        await world.settle()
-        await migrating(world)
-        announced = {one["hypervisor"]: one for one in world.annotation("cart-2", ANNOUNCEMENTS)}
-        assert set(announced) == {"hv-a", "hv-b"}
-        proxy = "0a58a9fe0101"
-        assert all(proxy in frame for one in announced.values() for frame in one["frames"])
-        assert announced["hv-b"]["frames"][0].startswith("0a580a2c0704"), "to the guest alone"
-        again = world.annotation("cart-2", ANNOUNCEMENTS)
-        world.arrived("cart-2")
-        await world.settle()
-        assert world.annotation("cart-2", ANNOUNCEMENTS) == again
-
-    play(story)
+@run_by(play)
+async def test_guests_away_from_home_and_their_neighbours_are_told_of_each_other(world: PodWorld, zone: Zone) -> None:
+    world.run("near-1", "near", "hv-a")
+    await world.settle()
+    await migrating(world)
+    announced = {one["hypervisor"]: one for one in world.annotation("cart-2", ANNOUNCEMENTS)}
+    assert set(announced) == {"hv-a", "hv-b"}
+    proxy = "0a58a9fe0101"
+    assert all(proxy in frame for one in announced.values() for frame in one["frames"])
+    assert announced["hv-b"]["frames"][0].startswith("0a580a2c0704"), "to the guest alone"
+    again = world.annotation("cart-2", ANNOUNCEMENTS)
+    world.arrived("cart-2")
+    await world.settle()
+    assert world.annotation("cart-2", ANNOUNCEMENTS) == again
 
 
 @pytest.mark.parametrize("version", [NEW, OLD])
-def test_switches_answer_for_the_cluster_or_on_old_ovn_for_single_addresses(version: str) -> None:
-    async def played() -> None:
-        world = PodWorld(families=(4,))
-        zone = world.zone(version=version)
-        zone.start()
-        await world.settle()
-        world.run("near-1", "near", "hv-a")
-        await migrating(world)
-        proxies = {name: (zone.nb.port(f"stor-{name}") or {})["options"]["arp_proxy"] for name in ("hv-a", "hv-b")}
-        macs = {row["mac"] for row in zone.nb.table(ROUTER_PORTS)}
-        if version is NEW:
-            assert set(proxies.values()) == {"0a:58:a9:fe:01:01 169.254.1.1 fe80::1 10.44.0.0/16"}
-            assert macs == {"0a:58:00:00:00:01"}
-        else:
-            assert proxies["hv-a"] == "169.254.1.1"
-            assert set(proxies["hv-b"].split()) == {"169.254.1.1", "10.44.7.1", "10.44.7.3"}, (
-                "but not for cart, which is there"
-            )
-            assert macs == {"0a:58:a9:fe:01:01"}
-        await zone.kill()
-
-    run(played())
+async def test_switches_answer_for_the_cluster_or_on_old_ovn_for_single_addresses(version: str) -> None:
+    world = PodWorld(families=(4,))
+    zone = world.zone(version=version)
+    zone.start()
+    await world.settle()
+    world.run("near-1", "near", "hv-a")
+    await migrating(world)
+    proxies = {name: (zone.nb.port(f"stor-{name}") or {})["options"]["arp_proxy"] for name in ("hv-a", "hv-b")}
+    macs = {row["mac"] for row in zone.nb.table(ROUTER_PORTS)}
+    if version is NEW:
+        assert set(proxies.values()) == {"0a:58:a9:fe:01:01 169.254.1.1 fe80::1 10.44.0.0/16"}
+        assert macs == {"0a:58:00:00:00:01"}
+    else:
+        assert proxies["hv-a"] == "169.254.1.1"
+        assert set(proxies["hv-b"].split()) == {"169.254.1.1", "10.44.7.1", "10.44.7.3"}, (
+            "but not for cart, which is there"
+        )
+        assert macs == {"0a:58:a9:fe:01:01"}
+    await zone.kill()
 
 
-def test_a_subnet_that_goes_to_a_new_node_keeps_the_address_of_a_vm_that_travels() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        await migrating(world)
-        world.complete("cart-1")
-        world.remove("cart-1")
-        world.server.remove(KubernetesNode, "hv-a")
-        await world.settle()
-        world.server.add(KubernetesNode, node_document("hv-d", 7))
-        world.run("new-1", "new", "hv-d")
-        await world.settle()
-        assert world.entry("cart-2")["ip_addresses"][0] == "10.44.7.3/24"
-        assert world.entry("new-1")["ip_addresses"][0] == "10.44.7.4/24"
-        assert set(routes(zone).values()) == {"rtos-hv-b"}
-
-    play(story)
-
-
-def test_a_vm_without_a_dns_service_waits_for_one_and_others_keep_theirs() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        world.run("cart-1", "cart", "hv-a")
-        await world.settle()
-        world.server.remove(KubernetesService, "kube-system/kube-dns")
-        await world.settle(60)
-        world.run("cart-2", "cart", "hv-b", up=False)
-        await world.settle()
-        world.ready("cart-2")
-        await world.settle()
-        assert ports(zone) == {"shop_cart-1": "off", "shop_cart-2": "on"}
-
-    play(story)
+@run_by(play)
+async def test_a_subnet_that_goes_to_a_new_node_keeps_the_address_of_a_vm_that_travels(
+    world: PodWorld, zone: Zone
+) -> None:
+    await migrating(world)
+    world.complete("cart-1")
+    world.remove("cart-1")
+    world.server.remove(KubernetesNode, "hv-a")
+    await world.settle()
+    world.server.add(KubernetesNode, node_document("hv-d", 7))
+    world.run("new-1", "new", "hv-d")
+    await world.settle()
+    assert world.entry("cart-2")["ip_addresses"][0] == "10.44.7.3/24"
+    assert world.entry("new-1")["ip_addresses"][0] == "10.44.7.4/24"
+    assert set(routes(zone).values()) == {"rtos-hv-b"}
 
 
-def test_a_database_that_is_away_for_ten_minutes_is_programmed_when_it_is_back() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        zone.nb.away = True
-        await migrating(world)
-        await world.settle(600)
-        zone.nb.away = False
-        await world.settle(40)
-        assert ports(zone) == {"shop_cart-1": "off", "shop_cart-2": "on"}
-
-    play(story)
-
-
-def test_an_address_that_an_older_vm_has_gives_the_younger_no_port() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        world.run("cart-1", "cart", "hv-a")
-        await world.settle()
-        stolen = {"default": world.entry("cart-1")}
-        world.run("thief-1", "thief", "hv-a", entries=stolen)
-        await world.settle()
-        assert ports(zone) == {"shop_cart-1": "on"}
-        assert "AddressTwice" in zone.events.reasons("thief-1")
-
-    play(story)
+@run_by(play)
+async def test_a_vm_without_a_dns_service_waits_for_one_and_others_keep_theirs(world: PodWorld, zone: Zone) -> None:
+    world.run("cart-1", "cart", "hv-a")
+    await world.settle()
+    world.server.remove(KubernetesService, "kube-system/kube-dns")
+    await world.settle(60)
+    world.run("cart-2", "cart", "hv-b", up=False)
+    await world.settle()
+    world.ready("cart-2")
+    await world.settle()
+    assert ports(zone) == {"shop_cart-1": "off", "shop_cart-2": "on"}
 
 
-def test_addresses_of_a_full_subnet_are_told() -> None:
-    async def story(world: PodWorld, zone: Zone) -> None:
-        tiny = node_document("hv-z", 30, (4,))
-        tiny["metadata"]["annotations"][NODE_SUBNETS] = '{"default": "10.44.30.0/30"}'
-        world.server.add(KubernetesNode, tiny)
-        await world.settle()
-        world.run("cart-1", "cart", "hv-z")
-        await world.settle()
-        assert world.entry("cart-1") is None
-        assert zone.events.reasons("cart-1") == ["NoAddressLeft"]
+@run_by(play)
+async def test_a_database_that_is_away_for_ten_minutes_is_programmed_when_it_is_back(
+    world: PodWorld, zone: Zone
+) -> None:
+    zone.nb.away = True
+    await migrating(world)
+    await world.settle(600)
+    zone.nb.away = False
+    await world.settle(40)
+    assert ports(zone) == {"shop_cart-1": "off", "shop_cart-2": "on"}
 
-    play(story, families=(4,))
+
+@run_by(play)
+async def test_an_address_that_an_older_vm_has_gives_the_younger_no_port(world: PodWorld, zone: Zone) -> None:
+    world.run("cart-1", "cart", "hv-a")
+    await world.settle()
+    stolen = {"default": world.entry("cart-1")}
+    world.run("thief-1", "thief", "hv-a", entries=stolen)
+    await world.settle()
+    assert ports(zone) == {"shop_cart-1": "on"}
+    assert "AddressTwice" in zone.events.reasons("thief-1")
+
+
+@run_by(play, families=(4,))
+async def test_addresses_of_a_full_subnet_are_told(world: PodWorld, zone: Zone) -> None:
+    tiny = node_document("hv-z", 30, (4,))
+    tiny["metadata"]["annotations"][NODE_SUBNETS] = '{"default": "10.44.30.0/30"}'
+    world.server.add(KubernetesNode, tiny)
+    await world.settle()
+    world.run("cart-1", "cart", "hv-z")
+    await world.settle()
+    assert world.entry("cart-1") is None
+    assert zone.events.reasons("cart-1") == ["NoAddressLeft"]

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from tests.support.loops import run
 from tests.support.pod_worlds import NODES, PodWorld, Zone, entry_of
 
-from outlive.network.conflicts import find_conflicts
-from outlive.network.operations import DHCP, PORTS, ROUTES
+from outlive.network import DHCP, PORTS, ROUTES, find_conflicts
 
 VMS = ("cart", "till")
 EVENTS = st.lists(

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import BadInput
-from outlive.drivers.kubernetes.pod_cluster import IdentitiesFile, read_identities
-from outlive.network.pod_identities import DEFAULT_IDENTITIES
+from outlive.base import BadInput, LoopClock
+from outlive.drivers.kubernetes import IdentitiesFile, read_identities
+from outlive.network import DEFAULT_IDENTITIES
 
 FILE = """
 identities:
@@ -27,29 +25,25 @@ def test_names_are_found_by_their_prefix_or_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "identities.yaml"
     path.write_text(FILE)
     known = read_identities(str(path))
-    node = known.user("system:node-of-ovn:hv-a")
+    node = known.find_user("system:node-of-ovn:hv-a")
     assert (node.is_node_identity, node.node) == (True, "hv-a")
     for name, allowed in (("team:blue", True), ("allocator", True), ("allocator-2", False), ("alice", False)):
-        assert known.user(name).may_change(["k8s.ovn.org/pod-networks"]) is allowed
-        assert not known.user(name).may_change(["k8s.ovn.org/dpu.connection-status"])
-    assert known.user("system:ovn-node:hv-b").node == "hv-b", "those that are always known"
+        assert known.find_user(name).may_change(["k8s.ovn.org/pod-networks"]) is allowed
+        assert not known.find_user(name).may_change(["k8s.ovn.org/dpu.connection-status"])
+    assert known.find_user("system:ovn-node:hv-b").node == "hv-b", "those that are always known"
     assert read_identities("") == DEFAULT_IDENTITIES
 
 
-def test_a_file_is_read_again_and_one_that_is_broken_leaves_what_was(tmp_path: Path) -> None:
+async def test_a_file_is_read_again_and_one_that_is_broken_leaves_what_was(tmp_path: Path) -> None:
     path = tmp_path / "identities.yaml"
     path.write_text(FILE)
-
-    async def story() -> list[bool]:
-        clock = LoopClock()
-        known, found = IdentitiesFile(str(path), clock), []
-        for text in ("identities: []", "[", FILE):
-            path.write_text(text)
-            await clock.sleep(20)
-            found.append(known().user("allocator").may_change(["k8s.ovn.org/pod-networks"]))
-        return found
-
-    assert run(story()) == [False, False, True]
+    clock = LoopClock()
+    known, found = IdentitiesFile(str(path), clock), []
+    for text in ("identities: []", "[", FILE):
+        path.write_text(text)
+        await clock.sleep(20)
+        found.append(known().find_user("allocator").may_change(["k8s.ovn.org/pod-networks"]))
+    assert found == [False, False, True]
 
 
 @pytest.mark.parametrize("text", ["identities: {}", "identities: [{prefix: ''}]", "other: 1", "[", "identities: [{}]"])

@@ -7,18 +7,26 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from outlive.base.errors import BadInput, LimitExceeded
-from outlive.network.pool import (
+from outlive.base import BadInput, LimitExceeded
+from outlive.network import (
+    add_masks,
     address_problem,
     check_network,
     check_port,
+    find_overlaps,
     free_address,
-    overlapping,
     share_subnets,
 )
-from outlive.network.views import with_masks
-from outlive.resources import ObjectMeta, VirtualMachinePort, VirtualNetwork, VirtualNetworkStatus
-from outlive.resources.networks import NetworkDhcp, Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
+from outlive.resources import (
+    NetworkDhcp,
+    ObjectMeta,
+    Subnet,
+    VirtualMachinePort,
+    VirtualMachinePortSpec,
+    VirtualNetwork,
+    VirtualNetworkSpec,
+    VirtualNetworkStatus,
+)
 
 
 def network(name: str, *cidrs: str, hour: int = 0, type: str = "routed") -> VirtualNetwork:
@@ -43,7 +51,7 @@ def network(name: str, *cidrs: str, hour: int = 0, type: str = "routed") -> Virt
 def test_the_older_of_two_networks_that_overlap_keeps_the_router_and_a_malformed_one_is_in_nobodys_way(
     networks: list[VirtualNetwork], expected: dict[str, str]
 ) -> None:
-    assert overlapping(networks) == overlapping(reversed(networks)) == expected
+    assert find_overlaps(networks) == find_overlaps(reversed(networks)) == expected
 
 
 @pytest.mark.parametrize(
@@ -231,4 +239,4 @@ def test_which_addresses_a_port_may_have(network: VirtualNetwork, address: str, 
     ],
 )
 def test_an_address_has_the_mask_of_its_subnet(network: VirtualNetwork, address: str, expected: str) -> None:
-    assert with_masks((address, expected), network) == (expected,)
+    assert add_masks((address, expected), network) == (expected,)

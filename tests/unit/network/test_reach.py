@@ -22,9 +22,8 @@ from tests.unit.network.rows import (
     remote_routes,
 )
 
-from outlive.network.reach import Arrival, ZoneRows, find_arrivals
-from outlive.network.routes import HypervisorNetwork, NetworkZone
-from outlive.resources.codec import convert
+from outlive.network import Arrival, HypervisorNetwork, NetworkZone, ZoneRows, find_arrivals
+from outlive.resources import convert
 
 NETWORKS = {name: convert(HypervisorNetwork, one) for name, one in HYPERVISORS.items()}
 READY = "2030-01-01T00:30:00Z"

@@ -2,11 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.network.copies import VmKey
-from outlive.network.names import NAME_KEY, NAMESPACE_KEY, VM_KEY
-from outlive.network.operations import DHCP, POLICIES, PORTS, ROUTES, SWITCHES, Columns
-from outlive.network.ports import Scope
-from outlive.network.scopes import is_in_scope, match_addresses
+from outlive.network import (
+    DHCP,
+    NAME_KEY,
+    NAMESPACE_KEY,
+    POLICIES,
+    PORTS,
+    ROUTES,
+    SWITCHES,
+    VM_KEY,
+    Columns,
+    Scope,
+    VmKey,
+    is_in_scope,
+    match_addresses,
+)
 
 IDS = {NAMESPACE_KEY: "shop", VM_KEY: "cart"}
 CART = Scope(vms=(VmKey("shop", "cart"),))

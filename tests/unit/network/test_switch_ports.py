@@ -9,7 +9,7 @@ import pytest
 from tests.unit.network.builders import MAC, decide
 from tests.unit.network.rows import Row
 
-from outlive.network.status import MigrationState
+from outlive.network import MigrationState
 
 TEXT = f"{MAC} 192.168.40.9 fd10::9"
 READY, PROGRESS, FAILED = "TargetDomainReady", "InProgress", "Failed"

@@ -10,9 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.network.names import NETWORK_KEY, OWN_CONTROLLER, OWNER_KEY, VM_KEY, own_switch
-from outlive.network.operations import PORTS, ROUTER_PORTS, ROUTERS, SWITCHES, Rows, apply
-from outlive.network.topology import TopologyInput, TopologyResult, plan_topology
+from outlive.network import (
+    NETWORK_KEY,
+    OWN_CONTROLLER,
+    OWNER_KEY,
+    PORTS,
+    ROUTER_PORTS,
+    ROUTERS,
+    SWITCHES,
+    VM_KEY,
+    Rows,
+    TopologyInput,
+    TopologyResult,
+    apply,
+    own_switch,
+    plan_topology,
+)
 
 GREEN = TopologyInput(network="green", type="layer2")
 WIRE = TopologyInput(network="wire", type="localnet", physical_network="physnet")

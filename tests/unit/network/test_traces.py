@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.network.packets import TracePacket, TracePort, compose_packet, compose_packets
-from outlive.network.traces import TraceOutcome, read_trace, traced_ports
+from outlive.network import (
+    TraceOutcome,
+    TracePacket,
+    TracePort,
+    compose_packet,
+    compose_packets,
+    read_trace,
+    traced_ports,
+)
 
 
 def port(name: str, number: int, *, switch: str = "s1", type: str = "routed", **changes: object) -> TracePort:

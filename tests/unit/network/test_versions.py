@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.network.versions import ovn_features
+from outlive.network import ovn_features
 
 
 @pytest.mark.parametrize(

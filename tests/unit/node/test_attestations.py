@@ -8,12 +8,9 @@ from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 from tests.support.sights import SEEN
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import NotFound, Refused
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.fencing.attestation import lost_memberships
-from outlive.node.operator import confirm_off, find_host
+from outlive.base import LoopClock, NotFound, Random, Refused, SeededIds
+from outlive.node import confirm_off, find_host
+from outlive.node.fencing import lost_memberships
 from outlive.recovery.why import explain
 from outlive.resources import (
     Cluster,
@@ -26,13 +23,12 @@ from outlive.resources import (
     MemberRecord,
     Membership,
     ObjectMeta,
+    Pause,
     Resource,
     VirtualMachine,
+    VirtualMachineStatus,
 )
-from outlive.resources.cluster import Pause
-from outlive.resources.vms import VirtualMachineStatus
-from outlive.store import Store
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore, Store
 
 CLOCK = LoopClock()
 META = ObjectMeta(name="h1")
@@ -115,36 +111,27 @@ def test_nothing_is_recorded_where_nobody_waits() -> None:
     assert "no VM is held" in str(refused(store_of(vm("a", ("u1", 2))), "u9"))
 
 
-def test_a_host_whose_document_is_gone_is_known_by_the_entries_that_name_it() -> None:
-    async def scene() -> None:
-        store = store_of(vm("a", ("u1", 2)))
-        await find_host(store, "h1")
-        assert await lost_memberships(store, "h1") == {"u1": 2}
-        with pytest.raises(NotFound):
-            await find_host(store, "h2")
-
-    run(scene())
+async def test_a_host_whose_document_is_gone_is_known_by_the_entries_that_name_it() -> None:
+    store = store_of(vm("a", ("u1", 2)))
+    await find_host(store, "h1")
+    assert await lost_memberships(store, "h1") == {"u1": 2}
+    with pytest.raises(NotFound):
+        await find_host(store, "h2")
 
 
-def test_nobody_is_asked_about_a_host_that_others_manage_unless_a_vm_waits_for_it() -> None:
-    async def scene() -> None:
-        novas = Hypervisor(metadata=META, spec=HypervisorSpec(management="nova"))
-        with pytest.raises(Refused) as caught:
-            await find_host(store_of(novas), "h1")
-        assert str(caught.value).startswith("h1 is managed by nova")
-        await find_host(store_of(novas, vm("a", ("u1", 2))), "h1")
-
-    run(scene())
+async def test_nobody_is_asked_about_a_host_that_others_manage_unless_a_vm_waits_for_it() -> None:
+    novas = Hypervisor(metadata=META, spec=HypervisorSpec(management="nova"))
+    with pytest.raises(Refused) as caught:
+        await find_host(store_of(novas), "h1")
+    assert str(caught.value).startswith("h1 is managed by nova")
+    await find_host(store_of(novas, vm("a", ("u1", 2))), "h1")
 
 
-def test_why_says_what_to_do_and_afterwards_who_said_what() -> None:
-    async def scene() -> None:
-        store = store_of(vm("a", ("u1", 2)))
-        with pytest.raises(NotFound) as caught:
-            await explain(store, "h1", SEEN)
-        assert "outlive fence h1 --confirm-off" in caught.value.remedy
-        await confirm_off(store, CLOCK, "h1", name="eve", reason="unplugged")
-        told = [one.text for one in (await explain(store, "h1", SEEN)).chain]
-        assert "its lost membership u1 is over through epoch 2, by operator: eve: unplugged, recorded by eve" in told
-
-    run(scene())
+async def test_why_says_what_to_do_and_afterwards_who_said_what() -> None:
+    store = store_of(vm("a", ("u1", 2)))
+    with pytest.raises(NotFound) as caught:
+        await explain(store, "h1", SEEN)
+    assert "outlive fence h1 --confirm-off" in caught.value.remedy
+    await confirm_off(store, CLOCK, "h1", name="eve", reason="unplugged")
+    told = [one.text for one in (await explain(store, "h1", SEEN)).chain]
+    assert "its lost membership u1 is over through epoch 2, by operator: eve: unplugged, recorded by eve" in told

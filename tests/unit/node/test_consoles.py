@@ -1,4 +1,4 @@
-"""Console logs: what ``console.tail`` keeps, what is read of a file, and what its programs print of it."""
+"""Console logs: what ``console.keep_tail`` keeps, what is read of a file, and what its programs print of it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,27 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.loops import run, run_real
+from tests.support.loops import run_real
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import BadInput
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.cli.console import ESCAPES, added
-from outlive.drivers.libvirt.consoles import ConsoleFiles, console_path, make_log, read_end
-from outlive.node.decisions import DECISIONS
+from outlive.base import BadInput, LoopClock, Random, SeededIds
+from outlive.cli import ESCAPES, added_text
+from outlive.drivers.libvirt import ConsoleFiles, console_path, make_log, read_end
+from outlive.node import DECISIONS
 from outlive.node.ports import DomainState
-from outlive.node.vm.console import LOOK_S, PAUSE_S, ConsoleWatcher, TailInput, console_tail, tail
-from outlive.node.vm.context import LogEnd, LogStamp, NodeSettings
-from outlive.resources import Console
-from outlive.resources.consoles import Vnc
-from outlive.runtime.decisions import DecisionTable
-from outlive.store.memory import MemoryStore
+from outlive.node.vm import (
+    LOOK_S,
+    PAUSE_S,
+    ConsoleWatcher,
+    LogEnd,
+    LogStamp,
+    NodeSettings,
+    TailInput,
+    console_tail,
+    keep_tail,
+)
+from outlive.resources import Console, Vnc
+from outlive.runtime import DecisionTable
+from outlive.store import MemoryStore
 
 raws = st.lists(st.binary(max_size=12) | st.sampled_from((b"\n", b"\xff\xfe", "ä€😀".encode(), b"\r\n")), max_size=30)
 
@@ -50,7 +55,7 @@ def test_the_end_of_a_file_has_the_tail_of_the_whole(
     end = read_end(path, None, most)
     assert end is not None
     assert len(end.raw) <= most + 1
-    assert tail(end.raw, lines, most) == tail(raw, lines, most)
+    assert keep_tail(end.raw, lines, most) == keep_tail(raw, lines, most)
     assert read_end(path, end.stamp, most) is None
 
 
@@ -81,7 +86,7 @@ def test_what_is_missing_or_no_file_is_left_out_and_others_are_read(tmp_path: Pa
     names = ("missing", "folder", "pipe", "link", "good")
 
     async def read() -> dict[str, bytes]:
-        return {vm: end.raw for vm, end in (await logs.changed(dict.fromkeys(names), 100)).items()}
+        return {vm: end.raw for vm, end in (await logs.read_changed(dict.fromkeys(names), 100)).items()}
 
     assert run_real(read()) == {"good": b"fine\n"}
 
@@ -121,13 +126,13 @@ class Guests:
         )
         self.watcher = ConsoleWatcher(shared, self)
 
-    async def changed(self, known: Mapping[str, LogStamp | None], _most: int) -> Mapping[str, LogEnd]:
+    async def read_changed(self, known: Mapping[str, LogStamp | None], _most: int) -> Mapping[str, LogEnd]:
         stamps = {name: (1, self.size[name], 1) for name in known if self.size[name]}
         return {name: LogEnd(one, b"%d\n" % one[1]) for name, one in stamps.items() if one != known[name]}
 
     async def look(self, *, last: bool = False) -> None:
         await self.clock.sleep(LOOK_S)
-        await self.watcher.look(last=last)
+        await self.watcher.inspect(last=last)
         for console in (await self.store.list(Console)).items:
             if self.versions.get(console.name) != console.metadata.resource_version:
                 self.written.append((self.clock.monotonic(), console.name))
@@ -140,59 +145,50 @@ class Guests:
             await self.look()
 
 
-def test_guests_that_write_all_the_time_cost_a_host_one_write_a_second_and_each_has_its_turn() -> None:
-    async def story() -> None:
-        it = Guests(30)
-        await it.print(it.names, 300)
-        assert len(it.written) <= 301
-        for name in it.names:
-            moments = [at for at, vm in it.written if vm == name]
-            assert max(after - before for before, after in pairwise(moments)) <= PAUSE_S + len(it.names) + 1
-
-    run(story())
+async def test_guests_that_write_all_the_time_cost_a_host_one_write_a_second_and_each_has_its_turn() -> None:
+    it = Guests(30)
+    await it.print(it.names, 300)
+    assert len(it.written) <= 301
+    for name in it.names:
+        moments = [at for at, vm in it.written if vm == name]
+        assert max(after - before for before, after in pairwise(moments)) <= PAUSE_S + len(it.names) + 1
 
 
-def test_a_console_that_goes_on_changing_is_written_more_and_more_rarely_until_it_is_quiet() -> None:
-    async def story() -> None:
-        it = Guests(1)
-        await it.print(it.names, 400)
-        gaps = [after - before for before, after in pairwise(at for at, _ in it.written)]
-        assert gaps[:6] == [2, 4, 8, 16, 32, 60]
-        assert set(gaps[6:]) == {60}
-        await it.print([], 130)
-        before = len(it.written)
-        await it.print(it.names, 3.5)
-        assert len(it.written) == before + 2
-
-    run(story())
+async def test_a_console_that_goes_on_changing_is_written_more_and_more_rarely_until_it_is_quiet() -> None:
+    it = Guests(1)
+    await it.print(it.names, 400)
+    gaps = [after - before for before, after in pairwise(at for at, _ in it.written)]
+    assert gaps[:6] == [2, 4, 8, 16, 32, 60]
+    assert set(gaps[6:]) == {60}
+    await it.print([], 130)
+    before = len(it.written)
+    await it.print(it.names, 3.5)
+    assert len(it.written) == before + 2
 
 
-def test_what_a_guest_wrote_before_its_end_is_written_and_at_the_end_of_the_daemon_all_of_it() -> None:
-    async def story() -> None:
-        it = Guests(5)
-        await it.print(it.names, 1)
-        it.domains.by_vm.clear()
-        await it.print([], 6)
-        texts = {one.name: one.text for one in (await it.store.list(Console)).items}
-        assert texts == dict.fromkeys(it.names, "2\n")
-        late = Guests(5)
-        late.size = dict.fromkeys(late.names, 1)
-        await late.look(last=True)
-        assert [vm for _, vm in late.written] == late.names
-
-    run(story())
+async def test_what_a_guest_wrote_before_its_end_is_written_and_at_the_end_of_the_daemon_all_of_it() -> None:
+    it = Guests(5)
+    await it.print(it.names, 1)
+    it.domains.by_vm.clear()
+    await it.print([], 6)
+    texts = {one.name: one.text for one in (await it.store.list(Console)).items}
+    assert texts == dict.fromkeys(it.names, "2\n")
+    late = Guests(5)
+    late.size = dict.fromkeys(late.names, 1)
+    await late.look(last=True)
+    assert [vm for _, vm in late.written] == late.names
 
 
 def test_what_was_written_between_two_readings_is_printed_once() -> None:
-    assert added("a\nb", "a\nbc\n") == "c\n"
-    assert added("a\nb\n", "b\nc\n") == "c\n"
-    assert added("a\nb\n", "x\nc\n") == "x\nc\n"
-    assert added("", "b\n") == "b\n"
+    assert added_text("a\nb", "a\nbc\n") == "c\n"
+    assert added_text("a\nb\n", "b\nc\n") == "c\n"
+    assert added_text("a\nb\n", "x\nc\n") == "x\nc\n"
+    assert added_text("", "b\n") == "b\n"
     ticks = "tick\n" * 2000
-    assert added(ticks, ticks[5:] + "tock\n") == "tock\n"
-    assert added(ticks, ticks + "tick\n") == "tick\n"
+    assert added_text(ticks, ticks[5:] + "tock\n") == "tock\n"
+    assert added_text(ticks, ticks + "tick\n") == "tick\n"
     long = "".join(f"{number}\n" for number in range(3000))
-    assert added(long, long[6000:] + "end\n") == "end\n"
+    assert added_text(long, long[6000:] + "end\n") == "end\n"
 
 
 def test_what_steers_a_terminal_is_left_out() -> None:

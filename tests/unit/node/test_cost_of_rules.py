@@ -14,36 +14,40 @@ import msgspec
 import pytest
 from msgspec import inspect as types
 
-from outlive.node.membership.states import MemberView
-from outlive.node.permission_facts import Facts, HostWriter
-from outlive.node.permissions import (
+from outlive.node import (
     NAMED_AFTER_HOSTS,
     RULES_OF_HOSTS,
     RULES_OF_OTHERS,
+    Facts,
+    HostWriter,
     host_refusal,
     needed_facts,
     write_refusal,
 )
+from outlive.node.membership import MemberView
 from outlive.resources import (
     KINDS,
+    ROLES,
     Amounts,
+    Assigned,
     Cluster,
+    ClusterStatus,
+    Cut,
+    FormerMembership,
     Holder,
     MemberRecord,
     Membership,
     ObjectMeta,
+    Pause,
     Proof,
     Resource,
     VirtualMachine,
     VirtualMachineStatus,
+    Vnc,
+    limit_of,
+    restore_hidden,
+    shared_part,
 )
-from outlive.resources.cluster import ClusterStatus, Pause
-from outlive.resources.consoles import Vnc
-from outlive.resources.list_limits import limit_of
-from outlive.resources.memberships import Cut, FormerMembership
-from outlive.resources.readers import restored, shared_part
-from outlive.resources.vms import Assigned
-from outlive.resources.writers import ROLES
 
 pytestmark = pytest.mark.slow
 
@@ -278,7 +282,7 @@ def test_what_a_host_is_not_shown_of_many_holders_is_restored_quickly() -> None:
         wanted = _replace(seen, status=_replace(seen.status, holders=seen.status.holders[::-1]))
 
         def work() -> None:
-            after = restored(before, seen, wanted, status=True)
+            after = restore_hidden(before, seen, wanted, status=True)
             assert isinstance(after, VirtualMachine)
             assert after.status.holders == before.status.holders[::-1]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.node_decisions import decide
 
-from outlive.node.fencing.policy import PROFILES, ProfileName, default_profile, profile_of
+from outlive.node.fencing import PROFILES, ProfileName, default_profile, profile_of
 from outlive.resources import FencingPolicy, FencingSpec, Timing
 
 CONFIG = {"keepalive_interval": 5, "fence_intervals": 6, "storm_fraction": 0.5, "transition_grace": 300}

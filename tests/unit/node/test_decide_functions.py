@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.node.decisions import DECISIONS
-from outlive.runtime.decisions import DecisionTable
+from outlive.node import DECISIONS
+from outlive.runtime import DecisionTable
 
 TABLE = DecisionTable(DECISIONS)
 

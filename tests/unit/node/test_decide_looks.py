@@ -32,7 +32,7 @@ def test_shorter_objective_takes_looks_away_until_it_can_be_met() -> None:
     assert (found["throws"], found["throw_s"], found["reason"]) == (3, 5, "shortened")
     assert found["why"] == (
         "checked 3 times every 5 s instead of 6 times every 5 s: a VM on it is to run again within 50 s; "
-        "its guard was found good 30 s ago and its power controller 12 s ago"
+        "its guard was found good 30 s ago and its BMC 12 s ago"
     )
 
 
@@ -52,8 +52,7 @@ def test_nothing_is_shortened_unless_guard_and_power_were_both_found_good_within
     found = looks(**desired, guard_s=31, power_s=75)
     assert (found["throws"], found["throw_s"], found["reason"]) == (6, 5, "power_not_proven")
     assert found["why"] == (
-        "not checked less often: a VM on it is to run again within 40 s, "
-        "but its power controller was last found good 75 s ago"
+        "not checked less often: a VM on it is to run again within 40 s, but its BMC was last found good 75 s ago"
     )
     assert looks(**desired, guard_s=60, power_s=60)["reason"] == "shortened"
 
@@ -82,6 +81,6 @@ def test_looks_only_ever_become_fewer_and_never_closer_than_a_second_or_the_prof
 def test_a_host_that_its_power_controller_calls_off_is_looked_at_once_and_as_late_as_at_any_first_look() -> None:
     found = looks(**STEADY, said_off=True)
     assert (found["throws"], found["throw_s"], found["reason"]) == (1, 5, "said_off")
-    assert found["why"] == "checked once instead of 6 times: its power controller says that it is off"
+    assert found["why"] == "checked once instead of 6 times: its BMC says that it is off"
     assert looks(**FAST, said_off=True)["throw_s"] == 1
     assert looks(**FAST, **PROVEN, objective_s=6, said_off=True)["reason"] == "shortened"

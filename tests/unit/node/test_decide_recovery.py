@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.node_decisions import decide, node
 
-from outlive.node.vm.selection import Books, NodeFigures, Wanted
-from outlive.recovery.without_slot import RecoverConfig
-from outlive.resources.codec import convert
+from outlive.node.vm import Books, NodeFigures, VmToPlace
+from outlive.recovery import RecoverConfig
+from outlive.resources import convert
 
 CONFIG = {
     "successful_fence": "migrate",
@@ -163,7 +163,7 @@ def test_booking_moves_memory_from_free_to_used_and_loses_none(
         [node(f"hv{n}", used=used, free=free, provisioned=prov) for n, (used, free, prov) in enumerate(hosts)],
     )
     books = Books(tuple(before), RecoverConfig(default_selector=selector))
-    targets = [books.place(Wanted(memory=memory, vcpus=vcpus)) for memory, vcpus in sizes]
+    targets = [books.place(VmToPlace(memory=memory, vcpus=vcpus)) for memory, vcpus in sizes]
     for old, new in zip(before, books.nodes, strict=True):
         placed = [size for size, target in zip(sizes, targets, strict=True) if target == old.name]
         memory = sum(size[0] for size in placed)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.node_decisions import decide, node
 
-from outlive.base.natural import natural_key
+from outlive.base import natural_key
 
 
 def select(*nodes: dict[str, Any], vm: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.loops import run_by
 from tests.support.node_worlds import at, faults, host_of, play, vm_of
 
-from outlive.node.health import Leaver, stays
+from outlive.node import Leaver, explain_stay
 from outlive.resources import Degrading, HypervisorUsage
-from outlive.simulation.spec import VmSpec
-from outlive.simulation.world import World
+from outlive.simulation import VmSpec, World
 
 QUICK = {"windowS": 10.0, "quietS": 20.0, "settleS": 10.0}
 VMS = (
@@ -29,53 +29,16 @@ async def quick(world: World, **more: object) -> None:
 
 
 @pytest.mark.slow
-def test_vms_that_can_move_live_leave_a_slow_host_the_important_ones_first() -> None:
-    async def story(world: World) -> None:
-        await quick(world)
-        await world.do("slow-disk", {"hosts": ["kvm-1"], "stall": 0.9})
-        await at(world, 80)
-        assert world.running("vm-1") != ("kvm-1",) != world.running("vm-3")
-        assert (world.running("vm-2"), vm_of(world, "vm-2").status.phase) == (("kvm-1",), "start")
-        first, *_ = [event for event in world.history.events if event.kind == "move"]
-        assert first.subject == "vm-3"
-        found = degrading(world)
-        assert found is not None
-        assert (found.leaving, found.why, found.causes) == ("stays", "left", ("disk",))
-        assert FAULT in faults(world)
-        assert vm_of(world).status.home == "kvm-1"
-
-    play(story, hosts=3, vms=VMS)
-
-
-@pytest.mark.slow
-def test_host_that_recovers_keeps_what_is_still_there_and_gets_nothing_back() -> None:
-    async def story(world: World) -> None:
-        await quick(world)
-        await world.do("slow-disk", {"hosts": ["kvm-1"], "stall": 0.9})
-        await at(world, 80)
-        await world.do("slow-disk", {"hosts": ["kvm-1"], "stall": 0.0})
-        await at(world, 140)
-        assert degrading(world) is None
-        assert FAULT not in faults(world)
-        assert world.running("vm-1") != ("kvm-1",)
-        assert host_of(world).status.domain_state == "ready"
-
-    play(story, hosts=3, vms=VMS)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("action", "told"), [("tell", True), ("off", False)])
-def test_vms_stay_where_the_policy_says_so(action: str, told: bool) -> None:
-    async def story(world: World) -> None:
-        await quick(world, action=action)
-        await world.do("slow-disk", {"hosts": ["kvm-1"], "stall": 0.9})
-        await at(world, 90)
-        assert world.running("vm-1") == ("kvm-1",)
-        found = degrading(world)
-        assert (found.why if found is not None else None) == ("off" if told else None)
-        assert (FAULT in faults(world)) == told
-
-    play(story, hosts=3, vms=VMS)
+@run_by(play, hosts=3, vms=VMS)
+async def test_vms_stay_where_the_policy_says_so(world: World, *, action: str, told: bool) -> None:
+    await quick(world, action=action)
+    await world.do("slow-disk", {"hosts": ["kvm-1"], "stall": 0.9})
+    await at(world, 90)
+    assert world.running_hosts("vm-1") == ("kvm-1",)
+    found = degrading(world)
+    assert (found.why if found is not None else None) == ("off" if told else None)
+    assert (FAULT in faults(world)) == told
 
 
 def test_vms_stay_where_no_other_host_has_room() -> None:
@@ -83,7 +46,7 @@ def test_vms_stay_where_no_other_host_has_room() -> None:
         await quick(world)
         await world.do("slow-disk", {"hosts": ["kvm-1"], "stall": 0.9})
         await at(world, 90)
-        assert (world.running("vm-1"), vm_of(world).status.phase) == (("kvm-1",), "start")
+        assert (world.running_hosts("vm-1"), vm_of(world).status.phase) == (("kvm-1",), "start")
         found = degrading(world)
         assert found is not None
         assert found.why == "no_room"
@@ -92,58 +55,41 @@ def test_vms_stay_where_no_other_host_has_room() -> None:
     play(story, vms=(VmSpec(name="vm-1", host="kvm-1", memory="16Gi"), full))
 
 
-def test_host_in_maintenance_is_not_left() -> None:
-    async def story(world: World) -> None:
-        await quick(world)
-        await world.do("maintenance", {"on": True, "hosts": ["kvm-1"]})
-        await world.do("slow-disk", {"hosts": ["kvm-1"], "stall": 0.9})
-        await at(world, 60)
+@pytest.mark.slow
+@run_by(play, hosts=3, vms=VMS)
+async def test_daemon_that_is_started_again_goes_on_from_what_was_published(world: World) -> None:
+    await quick(world, quietS=120.0)
+    await world.do("slow-disk", {"hosts": ["kvm-1"], "stall": 0.9})
+    await at(world, 80)
+    await world.do("slow-disk", {"hosts": ["kvm-1"], "stall": 0.0})
+    await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+    await at(world, 110)
+    assert degrading(world) is not None
+    await at(world, 260)
+    assert degrading(world) is None
+    assert FAULT not in faults(world)
+
+
+@pytest.mark.slow
+@run_by(play, hosts=3, vms=VMS)
+async def test_what_is_published_changes_with_the_level_and_not_with_every_sample(world: World) -> None:
+    await quick(world)
+    await world.do("slow-disk", {"hosts": ["kvm-1"], "stall": 0.9})
+    seen: list[Degrading | None] = []
+    while world.clock.monotonic() < 250:
+        await world.clock.sleep(0.5)
         found = degrading(world)
-        assert found is not None
-        assert (found.why, world.running("vm-1")) == ("maintenance", ("kvm-1",))
-
-    play(story, hosts=3, vms=VMS)
-
-
-@pytest.mark.slow
-def test_daemon_that_is_started_again_goes_on_from_what_was_published() -> None:
-    async def story(world: World) -> None:
-        await quick(world, quietS=120.0)
-        await world.do("slow-disk", {"hosts": ["kvm-1"], "stall": 0.9})
-        await at(world, 80)
-        await world.do("slow-disk", {"hosts": ["kvm-1"], "stall": 0.0})
-        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
-        await at(world, 110)
-        assert degrading(world) is not None
-        await at(world, 260)
-        assert degrading(world) is None
-        assert FAULT not in faults(world)
-
-    play(story, hosts=3, vms=VMS)
-
-
-@pytest.mark.slow
-def test_what_is_published_changes_with_the_level_and_not_with_every_sample() -> None:
-    async def story(world: World) -> None:
-        await quick(world)
-        await world.do("slow-disk", {"hosts": ["kvm-1"], "stall": 0.9})
-        seen: list[Degrading | None] = []
-        while world.clock.monotonic() < 250:
-            await world.clock.sleep(0.5)
-            found = degrading(world)
-            if not seen or seen[-1] != found:
-                seen.append(found)
-        assert len(seen) <= 5
-        usage = world.store.find(HypervisorUsage, "kvm-1")
-        assert usage is not None
-        assert usage.usage.scores == {"keepalive": 100, "store": 100, "disk": 0, "hypervisor": 100, "storage": 100}
-
-    play(story, hosts=3, vms=VMS)
+        if not seen or seen[-1] != found:
+            seen.append(found)
+    assert len(seen) <= 5
+    usage = world.store.find(HypervisorUsage, "kvm-1")
+    assert usage is not None
+    assert usage.usage.scores == {"keepalive": 100, "store": 100, "disk": 0, "hypervisor": 100, "storage": 100}
 
 
 def test_vm_leaves_only_if_it_runs_can_move_live_and_is_protected() -> None:
-    assert stays(Leaver(state="start")) == stays(Leaver(state="start", required=2)) == ""
-    assert stays(Leaver(state="start", required=0)) == "unprotected"
-    assert stays(Leaver(state="start", method="shutdown")) == "cold_only"
-    assert stays(Leaver(state="start", power="stopped")) == stays(Leaver(state="stop")) == "not_running"
-    assert stays(Leaver(state="start", moving=True)) == "moving"
+    assert explain_stay(Leaver(state="start")) == explain_stay(Leaver(state="start", required=2)) == ""
+    assert explain_stay(Leaver(state="start", required=0)) == "unprotected"
+    assert explain_stay(Leaver(state="start", method="shutdown")) == "cold_only"
+    assert explain_stay(Leaver(state="start", power="stopped")) == explain_stay(Leaver(state="stop")) == "not_running"
+    assert explain_stay(Leaver(state="start", moving=True)) == "moving"

@@ -7,21 +7,18 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
+from tests.support.loops import run_by
 from tests.support.node_worlds import at, cluster_of, condemn, faults, holders, play, vm_of, without_finalizer
 
-from outlive.base.clock import as_datetime
-from outlive.base.errors import Refused
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.membership.holders import ENTER, HOLD, HoldView, Me, MoveView
-from outlive.node.operator import request_vm
-from outlive.node.permissions import HostWriter, host_refusal
-from outlive.node.vm.operator import shown_state, undefine_vm
-from outlive.node.vm.states import VmState, deletion_of, is_to_run, state_of
-from outlive.placement.vms import view_of_resource
-from outlive.recovery.states import REMOVE, RemoveView
+from outlive.base import Random, Refused, SeededIds, as_datetime
+from outlive.node import HostWriter, host_refusal, request_vm
+from outlive.node.membership import ENTER, HOLD, HoldView, Me, MoveView
+from outlive.node.vm import deletion_of, shown_state, undefine_vm
+from outlive.placement import view_of_resource
+from outlive.recovery import REMOVE, RemoveView
 from outlive.resources import (
     HOST_LABEL,
+    RUN_FINALIZER,
     Assigned,
     Fault,
     Holder,
@@ -30,15 +27,15 @@ from outlive.resources import (
     Migration,
     ObjectMeta,
     ObjectRef,
+    Pause,
     VirtualMachine,
     VirtualMachineStatus,
+    VmState,
+    is_to_run,
+    state_of,
 )
-from outlive.resources.cluster import Pause
-from outlive.resources.vms import RUN_FINALIZER
-from outlive.simulation.spec import VmSpec
-from outlive.simulation.world import World
-from outlive.store import Upsert
-from outlive.store.naming import find_vm
+from outlive.simulation import World
+from outlive.store import Upsert, find_vm
 
 IDS = SeededIds(Random(1))
 ME = Me(host="kvm-1", uid="uid-1", epoch=1)
@@ -101,7 +98,7 @@ def test_what_is_deleted_needs_no_slots_and_says_what_it_waits_for() -> None:
     assert (view.unprotected, view.stopped, view.due, view.deleting) == (True, True, False, True)
     said = deletion_of(deleted(VM))
     assert said.text.startswith("VM vm-1 is being deleted: kvm-1 may still run it; it goes, and its name is free, once")
-    assert said.remedy == "wait; if kvm-1 does not answer: outlive fence kvm-1"
+    assert said.remedy == "wait; if kvm-1 does not answer: outlive fence kvm-1 --reason ..."
     assert shown_state(deleted(VM)) == "deleting"
     nobody = deletion_of(deleted(_replace(VM, status=_replace(VM.status, holders=()))))
     assert "no host runs it" in nobody.text
@@ -124,99 +121,64 @@ def test_a_host_adds_our_finalizer_and_touches_no_other_one() -> None:
 # What daemons do
 
 
-def test_the_finalizer_is_there_before_the_first_entry() -> None:
-    async def story(world: World) -> None:
-        seen: list[tuple[bool, int]] = []
+@run_by(play)
+async def test_the_finalizer_is_there_before_the_first_entry(world: World) -> None:
+    seen: list[tuple[bool, int]] = []
 
-        async def watch() -> None:
-            async for change in world.store.observe(VirtualMachine):
-                if isinstance(change, Upsert) and change.object.name == "vm-2":
-                    seen.append((change.object.guarded, len(change.object.status.holders)))
+    async def watch() -> None:
+        async for change in world.store.observe(VirtualMachine):
+            if isinstance(change, Upsert) and change.object.name == "vm-2":
+                seen.append((change.object.guarded, len(change.object.status.holders)))
 
-        watching = asyncio.ensure_future(watch())
-        await world.do("create-vm", {"vm": "vm-2", "host": "kvm-2"})
-        await at(world, 20)
-        watching.cancel()
-        assert world.running("vm-2") == ("kvm-2",)
-        assert (False, 1) not in seen
-        assert seen.index((False, 0)) < seen.index((True, 0)) < seen.index((True, 1))
-
-    play(story)
+    watching = asyncio.ensure_future(watch())
+    await world.do("create-vm", {"vm": "vm-2", "host": "kvm-2"})
+    await at(world, 20)
+    watching.cancel()
+    assert world.running_hosts("vm-2") == ("kvm-2",)
+    assert (False, 1) not in seen
+    assert seen.index((False, 0)) < seen.index((True, 0)) < seen.index((True, 1))
 
 
-def test_a_vm_of_an_earlier_version_that_runs_gets_the_finalizer() -> None:
-    async def story(world: World) -> None:
-        await without_finalizer(world)
-        assert not vm_of(world).guarded
-        await at(world, 5)
-        assert vm_of(world).guarded
-        assert len(holders(world)) == 1
-
-    play(story)
+@run_by(play)
+async def test_a_vm_of_an_earlier_version_that_runs_gets_the_finalizer(world: World) -> None:
+    await without_finalizer(world)
+    assert not vm_of(world).guarded
+    await at(world, 5)
+    assert vm_of(world).guarded
+    assert len(holders(world)) == 1
 
 
-def test_a_running_vm_that_is_deleted_is_stopped_and_its_document_waits_for_recovery() -> None:
-    async def story(world: World) -> None:
-        await world.do("delete-vm", {"vm": "vm-1"})
-        assert vm_of(world).deleting
-        await at(world, 10)
-        assert world.running("vm-1") == ()
-        assert holders(world) == []
-
-    play(story)
-
-
-def test_a_vm_that_was_deleted_before_its_host_started_it_is_not_started() -> None:
-    async def story(world: World) -> None:
-        await world.do("stop-daemon", {"hosts": ["kvm-1"]})
-        await at(world, 5)
-        await world.do("delete-vm", {"vm": "vm-1"})
-        await world.do("start-daemon", {"hosts": ["kvm-1"]})
-        await at(world, 60)
-        assert world.running("vm-1") == ()
-
-    play(story)
+@run_by(play)
+async def test_a_vm_that_was_deleted_before_its_host_started_it_is_not_started(world: World) -> None:
+    await world.do("stop-daemon", {"hosts": ["kvm-1"]})
+    await at(world, 5)
+    await world.do("delete-vm", {"vm": "vm-1"})
+    await world.do("start-daemon", {"hosts": ["kvm-1"]})
+    await at(world, 60)
+    assert world.running_hosts("vm-1") == ()
 
 
-def test_a_vm_that_is_deleted_while_its_daemon_is_away_is_stopped_by_the_next_one() -> None:
-    async def story(world: World) -> None:
-        await world.do("stop-daemon", {"hosts": ["kvm-1"], "leaveVms": True})
-        await at(world, 5)
-        await world.do("delete-vm", {"vm": "vm-1"})
-        assert holders(world) != []
-        await world.do("start-daemon", {"hosts": ["kvm-1"]})
-        await at(world, 60)
-        assert (world.running("vm-1"), holders(world), faults(world)) == ((), [], set())
-
-    play(story)
+@run_by(play)
+async def test_a_vm_that_is_deleted_while_its_daemon_is_away_is_stopped_by_the_next_one(world: World) -> None:
+    await world.do("stop-daemon", {"hosts": ["kvm-1"], "leaveVms": True})
+    await at(world, 5)
+    await world.do("delete-vm", {"vm": "vm-1"})
+    assert holders(world) != []
+    await world.do("start-daemon", {"hosts": ["kvm-1"]})
+    await at(world, 60)
+    assert (world.running_hosts("vm-1"), holders(world), faults(world)) == ((), [], set())
 
 
-def test_nothing_is_requested_of_what_is_being_deleted() -> None:
-    async def story(world: World) -> None:
-        await world.do("stop-daemon", {"hosts": ["kvm-1"], "leaveVms": True})
-        await at(world, 5)
-        await world.do("delete-vm", {"vm": "vm-1"})
-        with pytest.raises(Refused, match="is being deleted: kvm-1 may still run it"):
-            await request_vm(world.store, world.clock, IDS, "vm-1", "start")
-        vm = await find_vm(world.store, "vm-1")
-        said = await undefine_vm(world.store, world.clock, IDS, vm, print)
-        assert "kvm-1 may still run it" in said
-
-    play(story)
-
-
-def test_a_move_that_was_not_begun_is_called_off_when_its_vm_is_deleted() -> None:
-    async def story(world: World) -> None:
-        await world.do("kill-daemon", {"hosts": ["kvm-2"]})
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2"})
-        while vm_of(world).status.migration is None:
-            await world.clock.sleep(0.01)
-        await world.do("delete-vm", {"vm": "vm-1"})
-        await at(world, 30)
-        assert world.running("vm-1") == ()
-        assert holders(world) == []
-
-    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"),))
+@run_by(play)
+async def test_nothing_is_requested_of_what_is_being_deleted(world: World) -> None:
+    await world.do("stop-daemon", {"hosts": ["kvm-1"], "leaveVms": True})
+    await at(world, 5)
+    await world.do("delete-vm", {"vm": "vm-1"})
+    with pytest.raises(Refused, match="is being deleted: kvm-1 may still run it"):
+        await request_vm(world.store, world.clock, IDS, "vm-1", "start")
+    vm = await find_vm(world.store, "vm-1")
+    said = await undefine_vm(world.store, world.clock, IDS, vm, print)
+    assert "kvm-1 may still run it" in said
 
 
 # A name that somebody runs already
@@ -239,70 +201,64 @@ async def runs_unknown(world: World, host: str) -> Fault:
 
 
 @pytest.mark.slow
-def test_a_name_that_runs_elsewhere_is_not_started_also_where_the_text_of_the_fault_is_not_shown() -> None:
-    async def story(world: World) -> None:
-        fault = await runs_unknown(world, "kvm-9")
-        await world.do("create-vm", {"vm": "vm-2", "host": "kvm-2"})
-        await at(world, 60)
-        assert world.running("vm-2") == ()
-        assert vm_of(world, "vm-2").status.reason == "name-runs"
-        await world.store.replace(_replace(fault, ended=True))
-        await at(world, 150)
-        assert world.running("vm-2") == ("kvm-2",)
-
-    play(story, violations=True)
-
-
-def test_a_name_that_is_reported_to_run_only_once_a_host_had_looked_is_not_started_when_the_pause_ends() -> None:
-    async def story(world: World) -> None:
-        pause = Pause(waits_for=("kvm-9",))
-        await world.store.replace_status(
-            _replace(cluster_of(world), status=_replace(cluster_of(world).status, pause=pause))
-        )
-        await world.do("create-vm", {"vm": "vm-2", "host": "kvm-2"})
-        await at(world, 20)
-        assert vm_of(world, "vm-2").status.reason == "cluster-paused"
-        await runs_unknown(world, "kvm-9")
-        silent = MemberRecord(
-            machine_id="m", boot_id="b", epoch=1, incarnation=cluster_of(world).status.store_incarnation
-        )
-        await world.store.create(Membership(metadata=ObjectMeta(name="kvm-9"), record=silent))
-        await at(world, 120)
-        assert not cluster_of(world).paused
-        assert world.running("vm-2") == ()
-        assert vm_of(world, "vm-2").status.reason == "name-runs"
-
-    play(story, violations=True)
+@run_by(play, violations=True)
+async def test_a_name_that_runs_elsewhere_is_not_started_also_where_the_text_of_the_fault_is_not_shown(
+    world: World,
+) -> None:
+    fault = await runs_unknown(world, "kvm-9")
+    await world.do("create-vm", {"vm": "vm-2", "host": "kvm-2"})
+    await at(world, 60)
+    assert world.running_hosts("vm-2") == ()
+    assert vm_of(world, "vm-2").status.reason == "name-runs"
+    await world.store.replace(_replace(fault, ended=True))
+    await at(world, 150)
+    assert world.running_hosts("vm-2") == ("kvm-2",)
 
 
-def test_a_name_is_free_once_the_host_that_reported_it_is_proven_dead() -> None:
-    async def story(world: World) -> None:
-        silent = MemberRecord(machine_id="m", boot_id="b", epoch=1)
-        await world.store.create(Membership(metadata=ObjectMeta(name="kvm-9"), record=silent))
-        await runs_unknown(world, "kvm-9")
-        await world.do("create-vm", {"vm": "vm-2", "host": "kvm-2"})
-        await at(world, 60)
-        assert world.running("vm-2") == ()
-        await condemn(world, "kvm-9", dead="operator")
-        await at(world, 150)
-        assert world.running("vm-2") == ("kvm-2",)
+@run_by(play, violations=True)
+async def test_a_name_that_is_reported_to_run_only_once_a_host_had_looked_is_not_started_when_the_pause_ends(
+    world: World,
+) -> None:
+    pause = Pause(waits_for=("kvm-9",))
+    await world.store.replace_status(
+        _replace(cluster_of(world), status=_replace(cluster_of(world).status, pause=pause))
+    )
+    await world.do("create-vm", {"vm": "vm-2", "host": "kvm-2"})
+    await at(world, 20)
+    assert vm_of(world, "vm-2").status.reason == "cluster-paused"
+    await runs_unknown(world, "kvm-9")
+    silent = MemberRecord(machine_id="m", boot_id="b", epoch=1, incarnation=cluster_of(world).status.store_incarnation)
+    await world.store.create(Membership(metadata=ObjectMeta(name="kvm-9"), record=silent))
+    await at(world, 120)
+    assert not cluster_of(world).paused
+    assert world.running_hosts("vm-2") == ()
+    assert vm_of(world, "vm-2").status.reason == "name-runs"
 
-    play(story, violations=True)
+
+@run_by(play, violations=True)
+async def test_a_name_is_free_once_the_host_that_reported_it_is_proven_dead(world: World) -> None:
+    silent = MemberRecord(machine_id="m", boot_id="b", epoch=1)
+    await world.store.create(Membership(metadata=ObjectMeta(name="kvm-9"), record=silent))
+    await runs_unknown(world, "kvm-9")
+    await world.do("create-vm", {"vm": "vm-2", "host": "kvm-2"})
+    await at(world, 60)
+    assert world.running_hosts("vm-2") == ()
+    await condemn(world, "kvm-9", dead="operator")
+    await at(world, 150)
+    assert world.running_hosts("vm-2") == ("kvm-2",)
 
 
-def test_the_report_of_an_unknown_domain_outlasts_the_daemon_that_made_it() -> None:
-    async def story(world: World) -> None:
-        await world.do("stop-daemon", {"hosts": ["kvm-1"], "leaveVms": True})
-        await without_finalizer(world)
-        await world.do("delete-vm", {"vm": "vm-1"})
-        await world.do("start-daemon", {"hosts": ["kvm-1"]})
-        await at(world, 40)
+@run_by(play, violations=True)
+async def test_the_report_of_an_unknown_domain_outlasts_the_daemon_that_made_it(world: World) -> None:
+    await world.do("stop-daemon", {"hosts": ["kvm-1"], "leaveVms": True})
+    await without_finalizer(world)
+    await world.do("delete-vm", {"vm": "vm-1"})
+    await world.do("start-daemon", {"hosts": ["kvm-1"]})
+    await at(world, 40)
+    assert "unknown-vm.vm-1" in faults(world)
+    await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+    await world.do("start-daemon", {"hosts": ["kvm-1"]})
+    for second in range(41, 100):
+        await at(world, second)
         assert "unknown-vm.vm-1" in faults(world)
-        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
-        await world.do("start-daemon", {"hosts": ["kvm-1"]})
-        for second in range(41, 100):
-            await at(world, second)
-            assert "unknown-vm.vm-1" in faults(world)
-        assert world.running("vm-1") == ("kvm-1",)
-
-    play(story, violations=True)
+    assert world.running_hosts("vm-1") == ("kvm-1",)

@@ -6,12 +6,8 @@ import msgspec
 import pytest
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Refused, Usage
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.disarm import arm_cluster, disarm_cluster, enforcing_hosts, follow_guards
-from outlive.node.operator import request_vm, set_drain
+from outlive.base import LoopClock, Random, Refused, SeededIds, Usage
+from outlive.node import arm_cluster, disarm_cluster, enforcing_hosts, follow_guards, request_vm, set_drain
 from outlive.resources import (
     Cluster,
     FencingSpec,
@@ -22,30 +18,25 @@ from outlive.resources import (
     Membership,
     ObjectMeta,
 )
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore
 
 CLOCK = LoopClock()
 
 
-def test_resting_is_maintenance_or_disarmed_and_ends_by_itself() -> None:
+async def test_resting_is_maintenance_or_disarmed_and_ends_by_itself() -> None:
     store = MemoryStore(clock=CLOCK, ids=SeededIds(Random(1)))
-
-    async def story() -> Cluster:
-        await disarm_cluster(store, CLOCK, "freeze", for_s=60.0)
-        first = await store.get(Cluster, "default")
-        await CLOCK.sleep(10.0)
-        await disarm_cluster(store, CLOCK, "ignore", for_s=120.0)
-        second = await store.get(Cluster, "default")
-        assert first.spec.disarmed_since == second.spec.disarmed_since
-        return second
-
-    spec = run(story()).spec
-    since = spec.disarmed_since
+    await disarm_cluster(store, CLOCK, "freeze", for_s=60.0)
+    first = await store.get(Cluster, "default")
+    await CLOCK.sleep(10.0)
+    await disarm_cluster(store, CLOCK, "ignore", for_s=120.0)
+    second = await store.get(Cluster, "default")
+    assert first.spec.disarmed_since == second.spec.disarmed_since
+    since, spec = second.spec.disarmed_since, second.spec
     assert since is not None
     at = since.timestamp()
     assert spec.disarmed_mode(at + 100.0) == "ignore"
-    assert spec.resting(at + 100.0) == "the cluster being disarmed (ignore)"
-    assert spec.resting(at + 200.0) == spec.disarmed_mode(at + 200.0) == ""
+    assert spec.resting_reason(at + 100.0) == "the cluster being disarmed (ignore)"
+    assert spec.resting_reason(at + 200.0) == spec.disarmed_mode(at + 200.0) == ""
 
 
 def test_end_that_is_over_and_arming_what_is_armed_are_refused() -> None:
@@ -55,24 +46,20 @@ def test_end_that_is_over_and_arming_what_is_armed_are_refused() -> None:
         run(arm_cluster(MemoryStore(clock=CLOCK, ids=SeededIds(Random(1))), CLOCK))
 
 
-def test_requests_and_drains_are_refused_while_frozen_only() -> None:
+async def test_requests_and_drains_are_refused_while_frozen_only() -> None:
     store = MemoryStore(clock=CLOCK, ids=SeededIds(Random(1)))
-
-    async def story() -> str:
-        await store.create(Hypervisor(metadata=ObjectMeta(name="h1"), spec=HypervisorSpec(management="node")))
-        await disarm_cluster(store, CLOCK, "freeze")
-        for refused in (
-            set_drain(store, CLOCK, "h1", True),
-            request_vm(store, CLOCK, SeededIds(Random(1)), "a", "start"),
-        ):
-            with pytest.raises(Refused, match="disarmed"):
-                await refused
-        await disarm_cluster(store, CLOCK, "ignore")
-        with pytest.raises(Refused, match="daemon"):
-            await set_drain(store, CLOCK, "h1", True)
-        return await arm_cluster(store, CLOCK)
-
-    assert "armed" in run(story())
+    await store.create(Hypervisor(metadata=ObjectMeta(name="h1"), spec=HypervisorSpec(management="node")))
+    await disarm_cluster(store, CLOCK, "freeze")
+    for refused in (
+        set_drain(store, CLOCK, "h1", True),
+        request_vm(store, CLOCK, SeededIds(Random(1)), "a", "start"),
+    ):
+        with pytest.raises(Refused, match="disarmed"):
+            await refused
+    await disarm_cluster(store, CLOCK, "ignore")
+    with pytest.raises(Refused, match="daemon"):
+        await set_drain(store, CLOCK, "h1", True)
+    assert "armed" in await arm_cluster(store, CLOCK)
 
 
 def test_a_host_that_is_dead_is_waited_for_by_nobody() -> None:

@@ -7,13 +7,12 @@ import asyncio
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.support.fencing import site
+from tests.support.fencing import four_hosts, site
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.random import Random
+from outlive.base import LoopClock, Random
 from outlive.resources import GuardRecord
-from outlive.store.faults import FaultRates, FaultStore
+from outlive.store import FaultRates, FaultStore
 
 rates = st.builds(
     FaultRates,
@@ -37,8 +36,7 @@ def test_living_hosts_are_never_proven_dead_and_the_dead_one_is_in_the_end(
 ):
     async def story():
         async with site() as s:
-            for name in ("a", "b", "c", "e"):
-                await s.host(name)
+            await s.hosts("a", "b", "c", "e")
             guard = GuardRecord(armed=True, timeout_s=5, watchdog_s=10)
             await s.host("d", bmc="ok" if controller else "", guard=guard, profile="fast")
             stores = [FaultStore(s.store, clock=LoopClock(), random=Random(seed + n)) for n in range(2)]
@@ -66,58 +64,44 @@ def test_living_hosts_are_never_proven_dead_and_the_dead_one_is_in_the_end(
     run(story())
 
 
-def test_fencer_whose_store_is_away_says_nothing_and_goes_on_afterwards():
-    async def story():
-        async with site() as s:
-            for name in ("a", "b", "c", "d"):
-                await s.host(name)
-            store = FaultStore(s.store, clock=LoopClock(), random=Random(3))
-            s.watch("a", store=store)
-            await asyncio.sleep(20)
-            s.silence("d")
-            await s.until("d", lambda record: record.state == "Revoked")
-            store.network.cut()
-            await asyncio.sleep(120)
-            assert (await s.record("d")).dead_through == 0
-            store.network.heal()
-            await s.until_dead("d", limit_s=60)
-            for name in ("b", "c"):
-                assert (await s.record(name)).state == "Held"
-
-    run(story())
+async def test_fencer_whose_store_is_away_says_nothing_and_goes_on_afterwards():
+    async with site() as s:
+        await s.hosts("a", "b", "c", "d")
+        store = FaultStore(s.store, clock=LoopClock(), random=Random(3))
+        s.watch("a", store=store)
+        await asyncio.sleep(20)
+        s.silence("d")
+        await s.until("d", lambda record: record.state == "Revoked")
+        store.network.cut()
+        await asyncio.sleep(120)
+        assert (await s.record("d")).dead_through == 0
+        store.network.heal()
+        await s.until_dead("d", limit_s=60)
+        for name in ("b", "c"):
+            assert (await s.record(name)).state == "Held"
 
 
-def test_request_to_fence_outlives_answers_that_are_lost():
-    async def story():
-        async with site() as s:
-            for name in ("a", "b", "c", "d"):
-                await s.host(name)
-            store = FaultStore(s.store, clock=LoopClock(), random=Random(3))
-            s.watch("a", store=store)
-            await asyncio.sleep(20)
-            store.network.rates = FaultRates(lose_dropped=1.0)
-            await s.change_fencing("d", requested="1|ann|its disk hangs")
-            await asyncio.sleep(30)
-            assert (await s.record("d")).state == "Held"
-            store.network.rates = FaultRates()
-            await s.until("d", lambda record: record.state == "Revoked", limit_s=10)
-            assert (await s.record("d")).fence.reason == "ann: its disk hangs"
-
-    run(story())
+async def test_request_to_fence_outlives_answers_that_are_lost():
+    async with site() as s:
+        await s.hosts("a", "b", "c", "d")
+        store = FaultStore(s.store, clock=LoopClock(), random=Random(3))
+        s.watch("a", store=store)
+        await asyncio.sleep(20)
+        store.network.rates = FaultRates(lose_dropped=1.0)
+        await s.change_fencing("d", requested="1|ann|its disk hangs")
+        await asyncio.sleep(30)
+        assert (await s.record("d")).state == "Held"
+        store.network.rates = FaultRates()
+        await s.until("d", lambda record: record.state == "Revoked", limit_s=10)
+        assert (await s.record("d")).fence.reason == "ann: its disk hangs"
 
 
-def test_request_to_fence_waits_for_the_end_of_maintenance():
-    async def story():
-        async with site() as s:
-            for name in ("a", "b", "c", "d"):
-                await s.host(name)
-            s.watch("a")
-            await asyncio.sleep(20)
-            await s.policy(cluster={"maintenance": True})
-            await s.change_fencing("d", requested="1|ann|its disk hangs")
-            await asyncio.sleep(30)
-            assert (await s.record("d")).state == "Held"
-            await s.policy()
-            await s.until("d", lambda record: record.state == "Revoked", limit_s=10)
-
-    run(story())
+async def test_request_to_fence_waits_for_the_end_of_maintenance():
+    async with site() as s:
+        await four_hosts(s)
+        await s.policy(cluster={"maintenance": True})
+        await s.change_fencing("d", requested="1|ann|its disk hangs")
+        await asyncio.sleep(30)
+        assert (await s.record("d")).state == "Held"
+        await s.policy()
+        await s.until("d", lambda record: record.state == "Revoked", limit_s=10)

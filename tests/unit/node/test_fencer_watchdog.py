@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from tests.support.fencing import Site, site
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.node.fencing.proofs import CLOCK_ERROR, GUARD_SLACK_S, safe_after_s
-from outlive.resources import GuardRecord, MemberRecord, Membership
-from outlive.resources.cluster import Timing
+from outlive.base import LoopClock
+from outlive.node.fencing import CLOCK_ERROR, GUARD_SLACK_S, safe_after_s
+from outlive.resources import GuardRecord, MemberRecord, Membership, Timing
 
 
 class _OffRate(LoopClock):
@@ -32,8 +31,7 @@ class _OffRate(LoopClock):
 
 async def _site(s: Site, guard: GuardRecord, *, clock=None, renews: float = 1.0) -> float:
     """``d`` is armed and has no controller; the fencer of ``a`` watches. Answers when ``d`` renewed last."""
-    for name in ("a", "b", "c"):
-        await s.host(name)
+    await s.hosts("a", "b", "c")
     await s.host("d", bmc="", guard=guard, renews=renews, profile="fast")
     s.watch("a", clock=clock)
     await asyncio.sleep(20)
@@ -67,144 +65,45 @@ def test_watchdog_never_proves_before_the_host_is_empty_by_its_own_clock(
     run(story())
 
 
-def test_proof_by_watchdog_says_what_it_counted_on():
-    async def story():
-        async with site() as s:
-            await _site(s, GuardRecord(armed=True, timeout_s=5, watchdog_s=10))
-            await s.until_dead("d")
-            proof = (await s.record("d")).proof
-            assert proof.kind == "watchdog"
-            assert "T 5 s, W 10 s" in proof.evidence
-
-    run(story())
-
-
-def test_fencer_that_took_over_begins_the_wait_anew():
-    async def story():
-        async with site() as s:
-            guard = GuardRecord(armed=True, timeout_s=5, watchdog_s=10)
-            sent = await _site(s, guard)
-            await s.until("d", lambda record: record.state == "Revoked")
-            s.silence("a")
-            s.kill("a")
-            await asyncio.sleep(3)
-            s.watch("b")
-            started = s.now()
-            dead = await s.until_dead("d", limit_s=60)
-            record = MemberRecord(machine_id="", boot_id="", guard=guard)
-            assert dead - started >= safe_after_s(record)
-            assert dead - sent > safe_after_s(record) + 9
-            await s.until_dead("a", limit_s=60)
-
-    run(story())
+async def test_fencer_that_took_over_begins_the_wait_anew():
+    async with site() as s:
+        guard = GuardRecord(armed=True, timeout_s=5, watchdog_s=10)
+        sent = await _site(s, guard)
+        await s.until("d", lambda record: record.state == "Revoked")
+        s.silence("a")
+        s.kill("a")
+        await asyncio.sleep(3)
+        s.watch("b")
+        started = s.now()
+        dead = await s.until_dead("d", limit_s=60)
+        record = MemberRecord(machine_id="", boot_id="", guard=guard)
+        assert dead - started >= safe_after_s(record)
+        assert dead - sent > safe_after_s(record) + 9
+        await s.until_dead("a", limit_s=60)
 
 
-def test_other_fencer_that_saw_it_revoked_waits_from_then_only():
-    async def story():
-        async with site() as s:
-            guard = GuardRecord(armed=True, timeout_s=20, watchdog_s=30)
-            sent = await _site(s, guard)
-            s.watch("b")
-            await asyncio.sleep(0)
-            condemned = await s.until("d", lambda record: record.state == "Revoked")
-            s.silence("a")
-            s.kill("a")
-            dead = await s.until_dead("d", limit_s=100)
-            need = safe_after_s(MemberRecord(machine_id="", boot_id="", guard=guard))
-            assert need + condemned - 0.2 <= dead <= need + condemned + 2
-            assert dead - sent > need
-
-    run(story())
-
-
-@pytest.mark.slow
-def test_unarmed_host_is_never_proven_by_waiting():
-    async def story():
-        async with site() as s:
-            await _site(s, GuardRecord(armed=False, timeout_s=5, watchdog_s=10))
-            await asyncio.sleep(600)
-            record = await s.record("d")
-            assert (record.fence.phase, record.dead_through) == ("unconfirmed", 0)
-
-    run(story())
-
-
-def test_host_that_was_armed_in_an_earlier_version_only_is_not_proven_by_waiting():
-    async def story():
-        async with site() as s:
-            guard = GuardRecord(armed=True, timeout_s=5, watchdog_s=10)
-            for name in ("a", "b", "c"):
-                await s.host(name)
-            await s.host("d", bmc="", guard=guard, profile="fast")
-            s.watch("a")
-            await asyncio.sleep(20)
-            s.silence("d")
-            await s.write(await s.store.get(Membership, "d", fresh=True), seq=99, guard=GuardRecord())
-            await asyncio.sleep(120)
-            assert (await s.record("d")).dead_through == 0
-
-    run(story())
-
-
-def test_watchdog_proves_while_a_dead_controller_is_waited_for():
-    async def story():
-        async with site() as s:
-            for name in ("a", "b", "c"):
-                await s.host(name)
-            await s.host("d", bmc="dead", guard=GuardRecord(armed=True, timeout_s=5, watchdog_s=10), profile="fast")
-            s.watch("a")
-            await asyncio.sleep(20)
-            s.silence("d")
-            began = s.now()
-            assert 26 <= await s.until_dead("d") - began <= 29
-            await asyncio.sleep(1)
-            assert "fence-unconfirmed.d" not in await s.faults()
-
-    run(story())
-
-
-def test_two_kinds_by_power_and_watchdog_agree():
-    async def story():
-        async with site() as s:
-            for name in ("a", "b", "c"):
-                await s.host(name)
-            guard = GuardRecord(armed=True, timeout_s=5, watchdog_s=10)
-            await s.host("d", guard=guard, profile="fast", proofs=2)
-            s.watch("a")
-            await asyncio.sleep(20)
-            s.silence("d")
-            began = s.now()
-            assert 26 <= await s.until_dead("d") - began <= 29
-            record = await s.record("d")
-            assert sorted(one.kind for one in record.fence.findings) == ["power", "watchdog"]
-
-    run(story())
-
-
-def test_host_that_comes_back_during_the_wait_is_not_proven():
-    async def story():
-        async with site() as s:
-            await _site(s, GuardRecord(armed=True, timeout_s=5, watchdog_s=10))
-            await s.until("d", lambda record: record.state == "Revoked")
-            current = await s.store.get(Membership, "d", fresh=True)
-            await s.write(current, state="Held", epoch=2, seq=current.record.seq + 1)
-            s.renew("d")
-            await asyncio.sleep(120)
-            assert (await s.record("d")).dead_through == 0
-
-    run(story())
+async def test_other_fencer_that_saw_it_revoked_waits_from_then_only():
+    async with site() as s:
+        guard = GuardRecord(armed=True, timeout_s=20, watchdog_s=30)
+        sent = await _site(s, guard)
+        s.watch("b")
+        await asyncio.sleep(0)
+        condemned = await s.until("d", lambda record: record.state == "Revoked")
+        s.silence("a")
+        s.kill("a")
+        dead = await s.until_dead("d", limit_s=100)
+        need = safe_after_s(MemberRecord(machine_id="", boot_id="", guard=guard))
+        assert need + condemned - 0.2 <= dead <= need + condemned + 2
+        assert dead - sent > need
 
 
 @pytest.mark.parametrize(("grace_s", "counts_s"), [(30.0, 30.0), (0.5, GUARD_SLACK_S)])
-def test_fencer_waits_for_the_slack_that_operators_ask_for_and_never_for_less_than_two_seconds(
+async def test_fencer_waits_for_the_slack_that_operators_ask_for_and_never_for_less_than_two_seconds(
     grace_s: float, counts_s: float
 ):
-    async def story():
-        async with site() as s:
-            await s.policy(timings={"steady": Timing(grace_s=grace_s), "fast": Timing(grace_s=grace_s)})
-            sent = await _site(s, GuardRecord(armed=True, timeout_s=5, watchdog_s=10))
-            dead = await s.until_dead("d", limit_s=120) - sent
-            need = safe_after_s(await s.record("d"), counts_s)
-            assert need <= dead <= need + 3
-
-    run(story())
+    async with site() as s:
+        await s.policy(timings={"steady": Timing(grace_s=grace_s), "fast": Timing(grace_s=grace_s)})
+        sent = await _site(s, GuardRecord(armed=True, timeout_s=5, watchdog_s=10))
+        dead = await s.until_dead("d", limit_s=120) - sent
+        need = safe_after_s(await s.record("d"), counts_s)
+        assert need <= dead <= need + 3

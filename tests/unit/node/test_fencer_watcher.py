@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.node.fencing.watcher import HAIR_S, Watcher
+from outlive.base import LoopClock
+from outlive.node.fencing import HAIR_S, Watcher
 from outlive.resources import FenceRecord, MemberRecord, Membership, ObjectMeta
 
 
@@ -32,111 +32,69 @@ def _watcher() -> Watcher:
     return Watcher(LoopClock(), "me")
 
 
-def test_same_version_shown_again_does_not_restart_the_age():
-    async def story():
-        watcher, member = _watcher(), _member("h", "1")
-        watcher.changed(None, member)
-        await asyncio.sleep(10)
-        watcher.changed(member, _member("h", "1"))
-        seen = watcher.get("h")
-        assert LoopClock().monotonic() - seen.since == 10
-
-    run(story())
+async def test_same_version_shown_again_does_not_restart_the_age():
+    watcher, member = _watcher(), _member("h", "1")
+    watcher.on_membership(None, member)
+    await asyncio.sleep(10)
+    watcher.on_membership(member, _member("h", "1"))
+    seen = watcher.get("h")
+    assert LoopClock().monotonic() - seen.since == 10
 
 
-def test_other_object_of_the_same_name_restarts_the_age():
-    async def story():
-        watcher, member = _watcher(), _member("h", "1")
-        watcher.changed(None, member)
-        await asyncio.sleep(10)
-        watcher.changed(member, _member("h", "1", uid="u2"))
-        assert LoopClock().monotonic() == watcher.get("h").since
-
-    run(story())
-
-
-def test_host_is_due_right_after_its_limit_and_never_before():
-    async def story():
-        watcher, first = _watcher(), _member("h", "1")
-        watcher.changed(None, first)
-        await asyncio.sleep(3)
-        watcher.changed(first, _member("h", "2"))
-        found = []
-        for _ in range(200):
-            await asyncio.sleep(0.1)
-            found += [LoopClock().monotonic() for _ in watcher.due(LoopClock().monotonic(), lambda host, seen: 5.0)]
-        assert 8.0 + HAIR_S <= found[0] <= 8.2
-
-    run(story())
+async def test_host_is_due_right_after_its_limit_and_never_before():
+    watcher, first = _watcher(), _member("h", "1")
+    watcher.on_membership(None, first)
+    await asyncio.sleep(3)
+    watcher.on_membership(first, _member("h", "2"))
+    found = []
+    for _ in range(200):
+        await asyncio.sleep(0.1)
+        found += [LoopClock().monotonic() for _ in watcher.find_due(LoopClock().monotonic(), lambda host, seen: 5.0)]
+    assert 8.0 + HAIR_S <= found[0] <= 8.2
 
 
-def test_host_that_left_and_came_again_is_followed_once():
-    async def story():
-        watcher, member = _watcher(), _member("h", "1")
-        watcher.changed(None, member)
-        watcher.changed(member, None)
-        watcher.changed(None, member)
-        await asyncio.sleep(20)
-        assert watcher.due(LoopClock().monotonic(), lambda host, seen: 5.0) == ["h"]
-        assert len(list(watcher)) == 1
-
-    run(story())
+async def test_fence_of_mine_is_quiet_since_i_saw_the_version_that_i_condemned():
+    watcher, member = _watcher(), _member("h", "1", seq=7)
+    watcher.on_membership(None, member)
+    began = LoopClock().monotonic()
+    await asyncio.sleep(10)
+    watcher.note_condemnation("h", member, began)
+    watcher.on_membership(member, _condemned(member, "2", "me"))
+    assert watcher.get("h").quiet_since == began
+    assert list(watcher.open) == ["h"]
 
 
-def test_fence_of_mine_is_quiet_since_i_saw_the_version_that_i_condemned():
-    async def story():
-        watcher, member = _watcher(), _member("h", "1", seq=7)
-        watcher.changed(None, member)
-        began = LoopClock().monotonic()
-        await asyncio.sleep(10)
-        watcher.condemning("h", member, began)
-        watcher.changed(member, _condemned(member, "2", "me"))
-        assert watcher.get("h").quiet_since == began
-        assert list(watcher.open) == ["h"]
-
-    run(story())
+async def test_fence_of_another_is_quiet_since_i_first_saw_it():
+    watcher, member = _watcher(), _member("h", "1", seq=7)
+    watcher.on_membership(None, member)
+    began = LoopClock().monotonic()
+    await asyncio.sleep(10)
+    watcher.note_condemnation("h", member, began)
+    watcher.on_membership(member, _condemned(member, "2", "other"))
+    assert watcher.get("h").quiet_since == began + 10
 
 
-def test_fence_of_another_is_quiet_since_i_first_saw_it():
-    async def story():
-        watcher, member = _watcher(), _member("h", "1", seq=7)
-        watcher.changed(None, member)
-        began = LoopClock().monotonic()
-        await asyncio.sleep(10)
-        watcher.condemning("h", member, began)
-        watcher.changed(member, _condemned(member, "2", "other"))
-        assert watcher.get("h").quiet_since == began + 10
-
-    run(story())
+async def test_fence_on_a_later_renewal_than_mine_is_not_quiet_since_mine():
+    watcher, member = _watcher(), _member("h", "1", seq=7)
+    watcher.on_membership(None, member)
+    began = LoopClock().monotonic()
+    await asyncio.sleep(10)
+    watcher.note_condemnation("h", member, began)
+    later = _member("h", "2", seq=8)
+    watcher.on_membership(member, _condemned(later, "3", "me"))
+    assert watcher.get("h").quiet_since == began + 10
 
 
-def test_fence_on_a_later_renewal_than_mine_is_not_quiet_since_mine():
-    async def story():
-        watcher, member = _watcher(), _member("h", "1", seq=7)
-        watcher.changed(None, member)
-        began = LoopClock().monotonic()
-        await asyncio.sleep(10)
-        watcher.condemning("h", member, began)
-        later = _member("h", "2", seq=8)
-        watcher.changed(member, _condemned(later, "3", "me"))
-        assert watcher.get("h").quiet_since == began + 10
-
-    run(story())
-
-
-def test_fence_that_is_taken_over_stays_quiet_since_it_was_first_seen():
-    async def story():
-        watcher, member = _watcher(), _member("h", "1")
-        condemned = _condemned(member, "2", "other")
-        watcher.changed(None, condemned)
-        await asyncio.sleep(10)
-        watcher.changed(condemned, _condemned(member, "3", "me"))
-        assert watcher.get("h").quiet_since == LoopClock().monotonic() - 10
-        back = _member("h", "4", epoch=2)
-        watcher.changed(_condemned(member, "3", "me"), back)
-        assert list(watcher.open) == []
-
-    run(story())
+async def test_fence_that_is_taken_over_stays_quiet_since_it_was_first_seen():
+    watcher, member = _watcher(), _member("h", "1")
+    condemned = _condemned(member, "2", "other")
+    watcher.on_membership(None, condemned)
+    await asyncio.sleep(10)
+    watcher.on_membership(condemned, _condemned(member, "3", "me"))
+    assert watcher.get("h").quiet_since == LoopClock().monotonic() - 10
+    back = _member("h", "4", epoch=2)
+    watcher.on_membership(_condemned(member, "3", "me"), back)
+    assert list(watcher.open) == []
 
 
 @pytest.mark.slow
@@ -153,11 +111,11 @@ def test_every_silent_host_is_found_and_nobody_else(changes: list[tuple[int, flo
             name, version = f"h{host}", version + 1
             before = last[name][0] if name in last else None
             last[name] = (_member(name, str(version)), LoopClock().monotonic())
-            watcher.changed(before, last[name][0])
+            watcher.on_membership(before, last[name][0])
             now = LoopClock().monotonic()
-            assert all(now - last[one][1] > 5.0 for one in watcher.due(now, lambda host, seen: 5.0))
+            assert all(now - last[one][1] > 5.0 for one in watcher.find_due(now, lambda host, seen: 5.0))
         await asyncio.sleep(6.5)
-        found = watcher.due(LoopClock().monotonic(), lambda host, seen: 5.0)
+        found = watcher.find_due(LoopClock().monotonic(), lambda host, seen: 5.0)
         assert sorted(found) == sorted(last)
 
     run(story())

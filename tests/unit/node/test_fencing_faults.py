@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from outlive.node.fencing.faults import HOLD_S, Holds, fencing_faults
-from outlive.node.fencing.states import TRANSITIONS, FenceEvent, allows, phase_of
+from outlive.node.fencing import HOLD_S, TRANSITIONS, FenceEvent, Holds, allows, fencing_faults, phase_of
 from outlive.resources import FencePhase, FenceRecord, MemberRecord, PowerOn, Proof, Unproven
-from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons import FaultCode
 
 UNPROVEN = tuple(Unproven(kind=kind, why="no") for kind in ("power", "watchdog", "cut"))
 
@@ -64,12 +63,12 @@ def test_faults_of_a_host_follow_from_its_membership(record: MemberRecord, expec
 
 def test_hold_that_is_not_found_again_is_over() -> None:
     holds = Holds()
-    holds.found(FaultCode.STORM_HOLD, 10.0)
+    holds.note_hold(FaultCode.STORM_HOLD, 10.0)
     assert codes(member("Held"), holds, 10.0) == {FaultCode.STORM_HOLD}
-    holds.unknown(12.0)
+    holds.extend_holds(12.0)
     assert codes(member("Held"), holds, 10.0 + HOLD_S) == {FaultCode.STORM_HOLD}
     assert codes(member("Held"), holds, 12.0 + HOLD_S) == set()
-    holds.found(FaultCode.RATE_HOLD, 20.0, {"host": "d", "limit": 2, "window_s": 600.0})
+    holds.note_hold(FaultCode.RATE_HOLD, 20.0, {"host": "d", "limit": 2, "window_s": 600.0})
     holds.waits = True
     expected = {FaultCode.RATE_HOLD, FaultCode.FENCE_WAITS}
     assert codes(member("Held"), holds, 20.0) == expected

@@ -1,4 +1,4 @@
-"""A power controller proves something only of a system that no other host is, and that firmware did not make up."""
+"""A BMC proves something only of a system that no other host is, and that firmware did not make up."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 from tests.support.fencing import site
-from tests.support.loops import run
+from tests.support.loops import run_by
 from tests.support.node_worlds import at, faults, play
 
-from outlive.node.fencing.identity import SystemIndex, board_problem, identity_problem, is_unset, system_key
+from outlive.node.fencing import SystemIndex, board_problem, identity_problem, is_unset, system_key
 from outlive.resources import FencingSpec, Hypervisor, HypervisorSpec, MemberRecord, Membership, ObjectMeta
-from outlive.resources.reasons.faults import FaultCode
-from outlive.simulation.verbs.operations import change_spec
-from outlive.simulation.world import World
+from outlive.resources.reasons import FaultCode
+from outlive.simulation import World
+from outlive.simulation.verbs import change_spec
 
 OWN = "4c4c4544-0042-4a10-8051-b2c04f4e4332"
 DEFAULTS = (
@@ -56,13 +56,13 @@ def test_index_follows_documents() -> None:
     index = SystemIndex()
     a, b, c = _host("a", OWN), _host("b", OWN.upper()), _host("c", "")
     for one in (a, b, c):
-        index.changed(None, one)
+        index.on_hypervisor(None, one)
     assert (index.shared_by(a), index.shared_by(b), index.shared_by(c)) == (("b",), ("a",), ())
     changed = _host("b", OWN[:-1] + "3")
-    index.changed(b, changed)
+    index.on_hypervisor(b, changed)
     assert (index.shared_by(a), index.shared_by(changed)) == ((), ())
-    index.changed(changed, b)
-    index.changed(b, None)
+    index.on_hypervisor(changed, b)
+    index.on_hypervisor(b, None)
     assert index.shared_by(a) == ()
 
 
@@ -73,19 +73,19 @@ def _member(name: str, machine: str) -> Membership:
 def test_host_of_which_nothing_is_recorded_is_the_board_that_it_joined_with() -> None:
     index, board = SystemIndex(), system_key(OWN)
     a, b = _host("a", ""), _host("b", OWN)
-    assert index.known(a) == a
-    index.changed(None, a)
+    assert index.with_system(a) == a
+    index.on_hypervisor(None, a)
     first = _member("a", f"i.{board}")
-    index.joined(None, first)
-    assert index.known(a).spec.fencing.system_uuid == board
-    index.changed(None, b)
+    index.on_membership(None, first)
+    assert index.with_system(a).spec.fencing.system_uuid == board
+    index.on_hypervisor(None, b)
     assert (index.shared_by(a), index.shared_by(b)) == (("b",), ("a",)), "one of them is recorded as the other"
     other = _member("a", f"i.{board[:-1]}f")
-    index.joined(first, other)
+    index.on_membership(first, other)
     assert (index.shared_by(a), index.shared_by(b)) == ((), ())
-    index.joined(other, None)
-    assert index.known(a) == a
-    assert index.known(b) == b, "what operators say counts"
+    index.on_membership(other, None)
+    assert index.with_system(a) == a
+    assert index.with_system(b) == b, "what operators say counts"
 
 
 def test_hosts_whose_controllers_are_crossed_are_no_hosts_of_their_own() -> None:
@@ -93,8 +93,8 @@ def test_hosts_whose_controllers_are_crossed_are_no_hosts_of_their_own() -> None
     index, left, right = SystemIndex(), system_key(OWN), system_key(OWN[:-1] + "3")
     a, b = _host("a", right), _host("b", left)
     for host, board in ((a, left), (b, right)):
-        index.changed(None, host)
-        index.joined(None, _member(host.name, f"i.{board}"))
+        index.on_hypervisor(None, host)
+        index.on_membership(None, _member(host.name, f"i.{board}"))
     assert (index.shared_by(a), index.shared_by(b)) == (("b",), ("a",))
 
 
@@ -111,61 +111,51 @@ def test_record_that_is_not_the_boards_is_a_problem_in_whatever_order_of_bytes()
     assert OWN in board_problem(OWN[:-1] + "3", board)
 
 
-def test_host_that_is_recorded_as_another_system_than_its_firmware_says_has_a_fault() -> None:
-    async def story(world: World) -> None:
-        async def record(system: str) -> None:
-            await change_spec(
-                world,
-                Hypervisor,
-                "kvm-1",
-                lambda spec: replace(spec, fencing=replace(spec.fencing, system_uuid=system)),
-            )
+@run_by(play)
+async def test_host_that_is_recorded_as_another_system_than_its_firmware_says_has_a_fault(world: World) -> None:
+    async def record(system: str) -> None:
+        await change_spec(
+            world,
+            Hypervisor,
+            "kvm-1",
+            lambda spec: replace(spec, fencing=replace(spec.fencing, system_uuid=system)),
+        )
 
-        assert not [name for name in faults(world) if FaultCode.SYSTEM_DIFFERS in name]
-        await record(OWN)
-        await at(world, 20)
-        assert [name for name in faults(world) if FaultCode.SYSTEM_DIFFERS in name]
-        await record("")
-        await at(world, 40)
-        assert not [name for name in faults(world) if FaultCode.SYSTEM_DIFFERS in name]
-
-    play(story)
+    assert not [name for name in faults(world) if FaultCode.SYSTEM_DIFFERS in name]
+    await record(OWN)
+    await at(world, 20)
+    assert [name for name in faults(world) if FaultCode.SYSTEM_DIFFERS in name]
+    await record("")
+    await at(world, 40)
+    assert not [name for name in faults(world) if FaultCode.SYSTEM_DIFFERS in name]
 
 
-def test_host_is_proven_dead_by_the_controller_of_the_board_that_it_joined_with() -> None:
-    async def story() -> None:
-        async with site() as s:
-            for name in ("a", "b"):
-                await s.host(name)
-            for name, said in (("c", OWN), ("d", OWN[:-1] + "3")):
-                await s.host(name, system_uuid="", board=system_key(OWN[:-1] + ("2" if name == "c" else "4")))
-                s.power.controllers[name].system = said
-            s.watch("a")
-            await asyncio.sleep(20)
-            s.silence("c")
-            await s.until("c", lambda record: record.fence.phase == "proven")
-            s.silence("d")
-            await s.until("d", lambda record: record.fence.phase == "unconfirmed")
-            assert "speaks of system" in (await s.record("d")).fence.unproven_why
-            assert s.power.controllers["d"].offs == []
-
-    run(story())
+async def test_host_is_proven_dead_by_the_controller_of_the_board_that_it_joined_with() -> None:
+    async with site() as s:
+        await s.hosts("a", "b")
+        for name, said in (("c", OWN), ("d", OWN[:-1] + "3")):
+            await s.host(name, system_uuid="", board=system_key(OWN[:-1] + ("2" if name == "c" else "4")))
+            s.power.controllers[name].system = said
+        s.watch("a")
+        await asyncio.sleep(20)
+        s.silence("c")
+        await s.until("c", lambda record: record.fence.phase == "proven")
+        s.silence("d")
+        await s.until("d", lambda record: record.fence.phase == "unconfirmed")
+        assert "speaks of system" in (await s.record("d")).fence.unproven_why
+        assert s.power.controllers["d"].offs == []
 
 
 @pytest.mark.parametrize("uuids", [(DEFAULTS[3], OWN), (OWN, OWN)])
-def test_no_command_is_sent_to_a_controller_that_may_be_anothers(uuids: tuple[str, str]) -> None:
-    async def story() -> None:
-        async with site() as s:
-            for name in ("a", "b"):
-                await s.host(name)
-            for name, uuid in zip(("c", "d"), uuids, strict=True):
-                await s.host(name, system_uuid=uuid)
-                s.power.controllers[name].system = uuid
-            s.watch("a")
-            await asyncio.sleep(20)
-            s.silence("c")
-            await s.until("c", lambda record: record.fence.phase == "unconfirmed")
-            assert s.power.controllers["c"].offs == []
-            assert (await s.record("c")).dead_through == 0
-
-    run(story())
+async def test_no_command_is_sent_to_a_controller_that_may_be_anothers(uuids: tuple[str, str]) -> None:
+    async with site() as s:
+        await s.hosts("a", "b")
+        for name, uuid in zip(("c", "d"), uuids, strict=True):
+            await s.host(name, system_uuid=uuid)
+            s.power.controllers[name].system = uuid
+        s.watch("a")
+        await asyncio.sleep(20)
+        s.silence("c")
+        await s.until("c", lambda record: record.fence.phase == "unconfirmed")
+        assert s.power.controllers["c"].offs == []
+        assert (await s.record("c")).dead_through == 0

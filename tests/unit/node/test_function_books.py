@@ -6,12 +6,20 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.node.functions.account import AccountCode, account_functions
-from outlive.node.functions.books import FunctionOwner, HostBooks, move_refusals
-from outlive.resources import Assigned, ObjectMeta, VirtualMachine, VirtualMachineSpec
-from outlive.resources.functions import FreeFunction, FunctionNeed, VirtualFunction
+from outlive.node.functions import AccountCode, FunctionOwner, HostBooks, account_functions, move_refusals
+from outlive.resources import (
+    Assigned,
+    FreeFunction,
+    FunctionNeed,
+    Migration,
+    MigrationPhase,
+    ObjectMeta,
+    VirtualFunction,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+)
 from outlive.resources.reasons import render
-from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
 
 HOST = "kvm-1"
 NAMES = ("eth0v0", "eth0v1")

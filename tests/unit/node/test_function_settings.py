@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from outlive.base.errors import BadInput
-from outlive.cli.node_settings import load_node
-from outlive.node.functions.settings import SriovDevice
+from outlive.base import BadInput
+from outlive.cli import load_node
+from outlive.node.functions import SriovDevice
 
 
 def load(folder: Path, sriov: str) -> tuple[SriovDevice, ...]:

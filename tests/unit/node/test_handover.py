@@ -10,35 +10,35 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.coordinators import Coordinators, SilentStore
 from tests.support.handover_model import model_handover
-from tests.support.loops import run
+from tests.support.loops import run, run_by
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.handover import (
+from outlive.base import LoopClock, Unavailable
+from outlive.node import (
     HOLDER_S,
     LEAVER_S,
+    LOOKS_OF_KERNEL,
     PHASES,
     UNTAKEN_S,
     HandoverInput,
     HandoverStep,
+    RoleAddresses,
     begin_handover,
+    describe_handover,
     handover_step,
     note_added,
     note_removed,
+    role_of,
 )
-from outlive.node.ports.links import FoundLinks, HostLink, LinkOp, NoLinks
-from outlive.node.primary import GUARD_S, LOOKS_OF_KERNEL, Primary
-from outlive.node.primary_elector import ROLE, PrimaryElector
-from outlive.node.primary_requests import describe_handover, role_of
-from outlive.node.role_addresses import RoleAddresses
-from outlive.resources import Cluster, Election, ElectionRecord, MemberRecord, Membership, ObjectMeta, PrimaryRequest
-from outlive.resources.cluster import AddressHandover, AddressPhase
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.faults import FaultRecorder, FaultSet
-from outlive.store.memory import MemoryStore
+from outlive.node.ports import FoundLinks, HostLink, LinkOp, NoLinks
+from outlive.resources import (
+    AddressHandover,
+    AddressPhase,
+    ElectionRecord,
+    Membership,
+)
+from outlive.resources.reasons import FaultCode
 
 _replace = msgspec.structs.replace
 PLACES: dict[AddressPhase, list[tuple[str, str]]] = {
@@ -104,7 +104,7 @@ class CableLinks(NoLinks):
             found[device] = (*found.get(device, ()), *own)
         return FoundLinks(links=tuple(HostLink(name=name, addresses=own) for name, own in found.items()))
 
-    async def addresses(self, device: str) -> tuple[str, ...]:
+    async def list_addresses(self, device: str) -> tuple[str, ...]:
         return tuple(one for _, one in PLACES["metadata"] if self.host in self.cable.have.get(one, ()))
 
     async def carry_out(self, op: LinkOp) -> None:
@@ -140,7 +140,7 @@ class NotedGuard:
     async def hold(self, device: str, address: str) -> None:
         self.places[device, address] = None
 
-    async def leftovers(self) -> list[tuple[str, str]]:
+    async def list_leftovers(self) -> list[tuple[str, str]]:
         return self.former
 
     async def release(self, device: str, address: str) -> None:
@@ -171,64 +171,30 @@ class NotedDuty:
         self.cable.steps.append((self.host, "stop", self.name))
 
 
-class Hosts:
-    """Coordinators with addresses over one store."""
+class Hosts(Coordinators):
+    """Coordinators with addresses."""
 
     def __init__(self, *hosts: str) -> None:
-        self.clock = LoopClock()
-        self.store = MemoryStore(self.clock, SeededIds(Random(1)))
+        super().__init__()
         self.cable = Cable(self.clock)
         self.links: dict[str, CableLinks] = {}
         self.guards: dict[str, NotedGuard] = {}
-        self.faults: dict[str, FaultSet] = {}
         self.duties: dict[str, list[NotedDuty]] = {}
-        self.primaries: dict[str, Primary] = {}
-        self.addresses: dict[str, RoleAddresses] = {}
         self.wanted = {phase: list(places) for phase, places in PLACES.items()}
-        self.tasks: dict[str, asyncio.Task[None]] = {}
-        for number, host in enumerate(hosts):
+        for host in hosts:
             links = self.links[host] = CableLinks(host, self.cable)
             guard = self.guards[host] = NotedGuard(links, self.clock)
-            faults = self.faults[host] = FaultSet(FaultRecorder(self.store, self.clock, "daemon", host), self.clock)
-            elector = PrimaryElector(self.store, host, clock=self.clock, ids=SeededIds(Random(number + 7)))
-            self.duties[host] = [NotedDuty("api", host, self.cable), NotedDuty("dns", host, self.cable)]
-            addresses = self.addresses[host] = RoleAddresses(links, guard, lambda: self.wanted)
-            self.primaries[host] = Primary(
-                self.store,
-                host,
-                self.duties[host],
-                elector=elector,
-                faults=faults,
-                clock=self.clock,
-                addresses=addresses,
-            )
+            duties = self.duties[host] = [NotedDuty("api", host, self.cable), NotedDuty("dns", host, self.cable)]
+            self.add(host, duties, addresses=RoleAddresses(links, guard, lambda: self.wanted))
 
     async def start(self) -> None:
-        await self.store.create(Cluster(metadata=ObjectMeta(name="default")))
-        for host in self.primaries:
-            member = MemberRecord(machine_id=host, boot_id="1", nonce="first")
-            await self.store.create(Membership(metadata=ObjectMeta(name=host), record=member))
-        for host, primary in self.primaries.items():
-            self.tasks[host] = asyncio.create_task(primary.run())
-            self.tasks[f"guard {host}"] = asyncio.create_task(self.guards[host].run())
-            await asyncio.sleep(0.1)
-        await self.clock.sleep(5)
-
-    async def record(self) -> ElectionRecord:
-        return (await self.store.get(Election, ROLE, fresh=True)).record
-
-    async def ask(self, host: str, number: str = "1") -> None:
-        cluster = await self.store.get(Cluster, "default", fresh=True)
-        request = PrimaryRequest(id=number, verb="primary", host=host)
-        await self.store.replace(_replace(cluster, spec=_replace(cluster.spec, primary=request)))
+        for host, guard in self.guards.items():
+            await self.join(host)
+            self.tasks[f"guard {host}"] = asyncio.create_task(guard.run())
+        await super().start()
 
     def owners(self) -> set[str]:
         return {host for hosts in self.cable.have.values() for host in hosts}
-
-    async def end(self) -> None:
-        for task in self.tasks.values():
-            task.cancel()
-        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
 
 
 def told(story: Callable[[Hosts], Any], *hosts: str) -> None:
@@ -239,29 +205,6 @@ def told(story: Callable[[Hosts], Any], *hosts: str) -> None:
         await played.end()
 
     run(whole())
-
-
-class Silent:
-    def __getattr__(self, _name: str) -> Any:
-        async def away(*_args: object, **_options: object) -> None:
-            raise Unavailable("it is away")
-
-        return away
-
-
-def test_addresses_go_one_phase_after_the_other_and_are_never_absent() -> None:
-    async def story(it: Hosts) -> None:
-        it.cable.steps.clear()
-        await it.ask("b")
-        await it.clock.sleep(8)
-        assert it.owners() == {"b"}
-        assert max(it.cable.overlap_s.values()) <= 0.1
-        assert it.cable.gap_s == {}, "no address was absent at any time"
-        record = await it.record()
-        assert (record.holder, record.phase, record.handover) == ("b", "", None)
-        assert it.faults["b"].active == ()
-
-    told(story)
 
 
 def steps_of(it: Hosts) -> list[str]:
@@ -319,206 +262,132 @@ def test_the_hand_over_does_what_the_model_does(stalls_in: str | None) -> None:
     told(story)
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_leaver_that_hangs_loses_its_addresses_by_its_guard(phase: AddressPhase) -> None:
-    async def story(it: Hosts) -> None:
-        it.links["a"].hangs_in = phase
-        await it.ask("b")
-        began = it.clock.monotonic()
-        while (await it.record()).holder != "b":
-            await it.clock.sleep(0.05)
-            assert it.clock.monotonic() < began + 5
-        await it.clock.sleep(GUARD_S + 0.5)
-        assert it.owners() == {"b"}
-        assert [one.code for one in it.faults["b"].active] == [FaultCode.PRIMARY_STALLED]
-
-    told(story)
+@run_by(told)
+async def test_a_host_that_is_not_fit_gives_the_role_up(it: Hosts) -> None:
+    it.primaries["a"].elector.may_stand = lambda: False
+    await it.clock.sleep(6)
+    assert it.owners() <= {"b"}
+    await it.clock.sleep(8)
+    assert (it.owners(), (await it.record()).holder) == ({"b"}, "b")
 
 
-def test_a_primary_that_loses_the_store_drops_addresses_before_another_adds_them() -> None:
-    async def story(it: Hosts) -> None:
-        it.cable.steps.clear()
-        it.primaries["a"].elector._store = Silent()
-        it.duties["a"][1].hangs = True
-        await it.clock.sleep(9.4)
-        assert it.owners() == set(), "and it does not wait for its other duties"
-        await it.clock.sleep(8)
-        assert it.owners() == {"b"}
-        assert it.cable.overlap_s == {}
-
-    told(story)
-
-
-def test_a_primary_whose_daemon_stands_still_loses_its_addresses_by_its_guard() -> None:
-    async def story(it: Hosts) -> None:
-        it.tasks["a"].cancel()
-        it.primaries["a"]._addresses = None  # a process that stands still does nothing more
-        it.primaries["a"].elector.withdrawn = True
-        it.primaries["a"].elector._store = Silent()
-        await it.clock.sleep(9.6)
-        assert it.owners() == set()
-        await it.clock.sleep(8)
-        assert it.owners() == {"b"}
-
-    told(story)
-
-
-def test_a_host_that_is_not_fit_gives_the_role_up() -> None:
-    async def story(it: Hosts) -> None:
-        it.primaries["a"].elector.may_stand = lambda: False
-        await it.clock.sleep(6)
-        assert it.owners() <= {"b"}
-        await it.clock.sleep(8)
-        assert (it.owners(), (await it.record()).holder) == ({"b"}, "b")
-
-    told(story)
-
-
-def test_a_host_that_is_not_fit_for_a_moment_only_has_its_addresses_again() -> None:
-    async def story(it: Hosts) -> None:
-        assert it.owners() == {"a"}
-        term, elector = (await it.record()).term, it.primaries["a"].elector
-        while it.owners():  # until the short look has seen it; the long one, which gives the role up, has not
-            elector.may_stand = lambda: False
-            await it.clock.sleep(0.05)
-        elector.may_stand = lambda: True
-        await it.clock.sleep(2)
-        assert ((await it.record()).holder, (await it.record()).term) == ("a", term)
-        assert it.owners() == {"a"}
-        assert all(it.cable.have.values()), "each of them"
-
-    told(story)
-
-
-def test_a_holder_notes_no_phase_that_it_could_not_add() -> None:
-    async def story(it: Hosts) -> None:
-        elector = it.primaries["b"].elector
-        it.links["b"].waits_s = 0.4
-        await it.ask("b")
-        while (await it.record()).holder != "b":
-            await it.clock.sleep(0.02)
+@run_by(told)
+async def test_a_host_that_is_not_fit_for_a_moment_only_has_its_addresses_again(it: Hosts) -> None:
+    assert it.owners() == {"a"}
+    term, elector = (await it.record()).term, it.primaries["a"].elector
+    while it.owners():  # until the short look has seen it; the long one, which gives the role up, has not
         elector.may_stand = lambda: False
-        await it.clock.sleep(2)
-        handover = (await it.record()).handover
-        assert handover is not None
-        assert (handover.added, it.owners()) == ("", {"a"})
-        elector.may_stand = lambda: True
-        await it.clock.sleep(8)
-        assert it.owners() == {"b"}
-        assert it.cable.gap_s == {}, "no address was absent at any time"
-
-    told(story)
+        await it.clock.sleep(0.05)
+    elector.may_stand = lambda: True
+    await it.clock.sleep(2)
+    assert ((await it.record()).holder, (await it.record()).term) == ("a", term)
+    assert it.owners() == {"a"}
+    assert all(it.cable.have.values()), "each of them"
 
 
-def test_nobody_waits_for_a_leaver_that_is_proven_dead_meanwhile() -> None:
-    async def story(it: Hosts) -> None:
-        it.links["a"].hangs_in = "upstream"
-        await it.ask("b")
-        while not (handover := (await it.record()).handover) or not handover.added:
-            await it.clock.sleep(0.02)
-        member = await it.store.get(Membership, "a", fresh=True)
-        dead = _replace(member.record, state="Revoked", dead_through=member.record.epoch)
-        await it.store.replace(_replace(member, record=dead))
-        await it.clock.sleep(3)
-        assert all("b" in hosts for hosts in it.cable.have.values()), "each of them"
-        assert it.faults["b"].active == (), "the host has a fault of its own"
-
-    told(story)
-
-
-def test_a_leaver_whose_daemon_died_meanwhile_says_that_it_has_no_address_left() -> None:
-    async def story(it: Hosts) -> None:
-        it.links["b"].waits_s = 0.5
-        await it.ask("b")
-        while not (handover := (await it.record()).handover) or not handover.added:
-            await it.clock.sleep(0.02)
-        it.tasks["a"].cancel()
-        await it.clock.sleep(0.1)
-        it.tasks["a"] = asyncio.create_task(it.primaries["a"].run())
-        await it.clock.sleep(6)
-        assert it.owners() == {"b"}
-        assert all(it.cable.have.values())
-        assert it.faults["b"].active == (), "nobody has waited for it"
-
-    told(story)
+@run_by(told)
+async def test_a_holder_notes_no_phase_that_it_could_not_add(it: Hosts) -> None:
+    elector = it.primaries["b"].elector
+    it.links["b"].waits_s = 0.4
+    await it.ask("b")
+    while (await it.record()).holder != "b":
+        await it.clock.sleep(0.02)
+    elector.may_stand = lambda: False
+    await it.clock.sleep(2)
+    handover = (await it.record()).handover
+    assert handover is not None
+    assert (handover.added, it.owners()) == ("", {"a"})
+    elector.may_stand = lambda: True
+    await it.clock.sleep(8)
+    assert it.owners() == {"b"}
+    assert it.cable.gap_s == {}, "no address was absent at any time"
 
 
-def test_addresses_that_a_former_run_left_are_removed() -> None:
-    async def whole() -> None:
-        it = Hosts("a", "b")
-        for device, address in (("vmbr10", "10.10.0.1/24"), ("brupstream", "fd00:1::10/64")):
-            it.cable.add("b", device, address)
-            it.guards["b"].former.append((device, address))
-        await it.start()
-        assert it.owners() == {"a"}
-        assert it.links["b"].ops == [], "and the host keeps IPv6 on its own bridges"
-        await it.end()
-
-    run(whole())
-
-
-def test_a_host_whose_guard_cannot_be_started_is_no_candidate() -> None:
-    async def whole() -> None:
-        it = Hosts("a", "b")
-        it.guards["a"].fails = True
-        await it.start()
-        assert (await it.record()).holder == "b"
-        it.guards["a"].fails = False
-        await it.ask("a")
-        await it.clock.sleep(10)
-        assert (await it.record()).holder == "a"
-        await it.end()
-
-    run(whole())
+@run_by(told)
+async def test_nobody_waits_for_a_leaver_that_is_proven_dead_meanwhile(it: Hosts) -> None:
+    it.links["a"].hangs_in = "upstream"
+    await it.ask("b")
+    while not (handover := (await it.record()).handover) or not handover.added:
+        await it.clock.sleep(0.02)
+    member = await it.store.get(Membership, "a", fresh=True)
+    dead = _replace(member.record, state="Revoked", dead_through=member.record.epoch)
+    await it.store.replace(_replace(member, record=dead))
+    await it.clock.sleep(3)
+    assert all("b" in hosts for hosts in it.cable.have.values()), "each of them"
+    assert it.faults["b"].active == (), "the host has a fault of its own"
 
 
-def test_an_address_that_somebody_removes_from_the_primary_comes_back() -> None:
-    async def story(it: Hosts) -> None:
-        await it.clock.sleep(5)
-        for device, address in (("vmbr10", "10.10.0.1/24"), ("lo", "169.254.169.254/32")):
-            it.cable.remove("a", device, address)
-        await it.clock.sleep(LOOKS_OF_KERNEL * 1.2)
-        assert all(hosts.keys() == {"a"} for hosts in it.cable.have.values())
-
-    told(story)
-
-
-def test_a_leaver_that_is_cut_from_the_store_keeps_no_address_longer_than_it_waits() -> None:
-    async def story(it: Hosts) -> None:
-        it.tasks["b"].cancel()  # so that the phases begin later, with another holder
-        await it.ask("c")
-        it.links["c"].waits_s = 1.0
-        while (await it.record()).holder:
-            await it.clock.sleep(0.05)
-        it.primaries["a"]._store = Silent()
-        began = it.clock.monotonic()
-        while "a" in it.owners():
-            await it.clock.sleep(0.05)
-        assert it.clock.monotonic() - began <= LEAVER_S + 1.0
-        assert it.owners() <= {"c"}
-
-    told(story, "a", "b", "c")
+@run_by(told)
+async def test_a_leaver_whose_daemon_died_meanwhile_says_that_it_has_no_address_left(it: Hosts) -> None:
+    it.links["b"].waits_s = 0.5
+    await it.ask("b")
+    while not (handover := (await it.record()).handover) or not handover.added:
+        await it.clock.sleep(0.02)
+    it.tasks["a"].cancel()
+    await it.clock.sleep(0.1)
+    it.tasks["a"] = asyncio.create_task(it.primaries["a"].run())
+    await it.clock.sleep(6)
+    assert it.owners() == {"b"}
+    assert all(it.cable.have.values())
+    assert it.faults["b"].active == (), "nobody has waited for it"
 
 
-def test_a_gateway_that_changes_goes_first_and_comes_then_and_a_new_network_gets_its_own_within_2_s() -> None:
-    async def story(it: Hosts) -> None:
-        it.cable.steps.clear()
-        it.wanted["gateways"] = [("vmbr10", "10.10.0.254/24"), *PLACES["gateways"][1:], ("vmbr30", "10.30.0.1/24")]
-        await it.clock.sleep(2)
-        assert [one[:2] for one in it.cable.steps] == [("a", "del"), ("a", "add"), ("a", "add")]
-        assert it.cable.have["10.30.0.1/24"].keys() == {"a"}
+async def test_addresses_that_a_former_run_left_are_removed() -> None:
+    it = Hosts("a", "b")
+    for device, address in (("vmbr10", "10.10.0.1/24"), ("brupstream", "fd00:1::10/64")):
+        it.cable.add("b", device, address)
+        it.guards["b"].former.append((device, address))
+    await it.start()
+    assert it.owners() == {"a"}
+    assert it.links["b"].ops == [], "and the host keeps IPv6 on its own bridges"
+    await it.end()
 
-    told(story)
+
+async def test_a_host_whose_guard_cannot_be_started_is_no_candidate() -> None:
+    it = Hosts("a", "b")
+    it.guards["a"].fails = True
+    await it.start()
+    assert (await it.record()).holder == "b"
+    it.guards["a"].fails = False
+    await it.ask("a")
+    await it.clock.sleep(10)
+    assert (await it.record()).holder == "a"
+    await it.end()
 
 
-def test_a_host_that_resigns_hands_its_addresses_over() -> None:
-    async def story(it: Hosts) -> None:
-        await it.primaries["a"].resign()
-        assert it.owners() == {"b"}
-        assert max(it.cable.overlap_s.values()) <= 0.1
-        assert it.cable.gap_s == {}
+@run_by(told)
+async def test_an_address_that_somebody_removes_from_the_primary_comes_back(it: Hosts) -> None:
+    await it.clock.sleep(5)
+    for device, address in (("vmbr10", "10.10.0.1/24"), ("lo", "169.254.169.254/32")):
+        it.cable.remove("a", device, address)
+    await it.clock.sleep(LOOKS_OF_KERNEL * 1.2)
+    assert all(hosts.keys() == {"a"} for hosts in it.cable.have.values())
 
-    told(story)
+
+@run_by(told, "a", "b", "c")
+async def test_a_leaver_that_is_cut_from_the_store_keeps_no_address_longer_than_it_waits(it: Hosts) -> None:
+    it.tasks["b"].cancel()  # so that the phases begin later, with another holder
+    await it.ask("c")
+    it.links["c"].waits_s = 1.0
+    while (await it.record()).holder:
+        await it.clock.sleep(0.05)
+    it.primaries["a"]._store = SilentStore()
+    began = it.clock.monotonic()
+    while "a" in it.owners():
+        await it.clock.sleep(0.05)
+    assert it.clock.monotonic() - began <= LEAVER_S + 1.0
+    assert it.owners() <= {"c"}
+
+
+@run_by(told)
+async def test_a_gateway_that_changes_goes_first_and_comes_then_and_a_new_network_gets_its_own_within_2_s(
+    it: Hosts,
+) -> None:
+    it.cable.steps.clear()
+    it.wanted["gateways"] = [("vmbr10", "10.10.0.254/24"), *PLACES["gateways"][1:], ("vmbr30", "10.30.0.1/24")]
+    await it.clock.sleep(2)
+    assert [one[:2] for one in it.cable.steps] == [("a", "del"), ("a", "add"), ("a", "add")]
+    assert it.cable.have["10.30.0.1/24"].keys() == {"a"}
 
 
 # Steps, one by one

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.loops import run_by
 from tests.support.node_worlds import at, holders, play, record, vm_of
 
-from outlive.base.errors import Unavailable, Unknown
+from outlive.base import Unavailable, Unknown
 from outlive.node.ports import Domain
 from outlive.resources import VirtualMachine
-from outlive.simulation.spec import VmSpec
-from outlive.simulation.world import World
+from outlive.simulation import VmSpec, World
 
 VMS = (VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-1"))
 LIMITS = {"callLimit": "5s", "shutdownLimit": "20s"}
@@ -39,33 +39,29 @@ def _hang(world: World, *names: str) -> Hanging:
     return hanging
 
 
-def test_guest_whose_shutdown_is_never_answered_is_stopped_hard_in_the_end() -> None:
-    async def story(world: World) -> None:
-        _hang(world, "shutdown")
-        await world.do("request", {"vm": "vm-1", "verb": "shutdown"})
-        await at(world, 60)
-        assert world.running("vm-1") == ()
-        assert world.running("vm-2") == ("kvm-1",)
-        vm = world.store.find(VirtualMachine, "vm-1")
-        assert vm is not None
-        assert (vm.status.phase, vm.status.holders) == ("stop", ())
-
-    play(story, vms=VMS, node=LIMITS)
+@run_by(play, vms=VMS, node=LIMITS)
+async def test_guest_whose_shutdown_is_never_answered_is_stopped_hard_in_the_end(world: World) -> None:
+    _hang(world, "shutdown")
+    await world.do("request", {"vm": "vm-1", "verb": "shutdown"})
+    await at(world, 60)
+    assert world.running_hosts("vm-1") == ()
+    assert world.running_hosts("vm-2") == ("kvm-1",)
+    vm = world.store.find(VirtualMachine, "vm-1")
+    assert vm is not None
+    assert (vm.status.phase, vm.status.holders) == ("stop", ())
 
 
-def test_daemon_goes_on_looking_though_the_start_of_the_service_is_never_answered() -> None:
-    async def story(world: World) -> None:
-        hypervisor = _hang(world, "domains", "start_service")
-        await at(world, 30)
-        hypervisor.names.clear()
-        await at(world, 60)
-        before = record(world).seq
-        await world.do("guest-crash", {"vms": ["vm-2"]})
-        await at(world, 90)
-        assert world.running("vm-2") == ("kvm-1",)
-        assert record(world).seq > before
-
-    play(story, vms=VMS, node=LIMITS)
+@run_by(play, vms=VMS, node=LIMITS)
+async def test_daemon_goes_on_looking_though_the_start_of_the_service_is_never_answered(world: World) -> None:
+    hypervisor = _hang(world, "list_domains", "start_service")
+    await at(world, 30)
+    hypervisor.names.clear()
+    await at(world, 60)
+    before = record(world).seq
+    await world.do("guest-crash", {"vms": ["vm-2"]})
+    await at(world, 90)
+    assert world.running_hosts("vm-2") == ("kvm-1",)
+    assert record(world).seq > before
 
 
 class HangingProcess:
@@ -79,8 +75,8 @@ class HangingProcess:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def domains(self) -> tuple[Domain, ...]:
-        return tuple(one for one in await self._inner.domains() if not self.asked or one.vm != self.vm)
+    async def list_domains(self) -> tuple[Domain, ...]:
+        return tuple(one for one in await self._inner.list_domains() if not self.asked or one.vm != self.vm)
 
     async def destroy(self, vm: str, *, run_id: str = "", uuid: str = "") -> None:
         if vm == self.vm:
@@ -90,23 +86,23 @@ class HangingProcess:
 
 
 @pytest.mark.slow
-def test_host_keeps_its_entry_of_a_guest_until_its_kill_is_known_to_be_done_whatever_a_look_shows() -> None:
-    async def story(world: World) -> None:
-        role: Any = world.hosts["kvm-1"].daemon.role
-        here = role.daemon.shared.domains
-        inner = here.hypervisor
-        hanging = here.hypervisor = HangingProcess(inner, "vm-1")
-        await world.do("request", {"vm": "vm-1", "verb": "stop"})
-        await at(world, 60)
-        assert hanging.asked > 3, "it is asked again and again"
-        assert world.running("vm-1") == ("kvm-1",)
-        assert [one[0] for one in holders(world)] == ["kvm-1"]
-        here.hypervisor = inner
-        await at(world, 120)
-        assert world.running("vm-1") == ()
-        assert holders(world) == []
-
-    play(story, vms=VMS, node=LIMITS)
+@run_by(play, vms=VMS, node=LIMITS)
+async def test_host_keeps_its_entry_of_a_guest_until_its_kill_is_known_to_be_done_whatever_a_look_shows(
+    world: World,
+) -> None:
+    role: Any = world.hosts["kvm-1"].daemon.role
+    here = role.daemon.shared.domains
+    inner = here.hypervisor
+    hanging = here.hypervisor = HangingProcess(inner, "vm-1")
+    await world.do("request", {"vm": "vm-1", "verb": "stop"})
+    await at(world, 60)
+    assert hanging.asked > 3, "it is asked again and again"
+    assert world.running_hosts("vm-1") == ("kvm-1",)
+    assert [one[0] for one in holders(world)] == ["kvm-1"]
+    here.hypervisor = inner
+    await at(world, 120)
+    assert world.running_hosts("vm-1") == ()
+    assert holders(world) == []
 
 
 class LostAnswer:
@@ -125,62 +121,58 @@ class LostAnswer:
         raise Unknown(f"nobody said whether {vm} has ended")
 
 
-def test_vm_that_is_wanted_again_before_its_kill_is_known_to_be_done_starts_once_it_is() -> None:
-    async def story(world: World) -> None:
-        await at(world, 10)
-        role: Any = world.hosts["kvm-1"].daemon.role
-        here = role.daemon.shared.domains
-        inner = here.hypervisor
-        here.hypervisor = LostAnswer(inner)
-        await world.do("request", {"vm": "vm-1", "verb": "stop"})
-        await at(world, 10.5)
-        assert world.running("vm-1") == ()
-        assert [one[0] for one in holders(world)] == ["kvm-1"]
-        await world.do("request", {"vm": "vm-1", "verb": "start"})
-        await at(world, 20)
-        assert vm_of(world).status.reason == "not-ended"
-        here.hypervisor = inner
-        await at(world, 30)
-        assert world.running("vm-1") == ("kvm-1",)
-        assert holders(world) == [("kvm-1", 1, "running")]
-        assert (vm_of(world).status.phase, vm_of(world).status.reason) == ("start", "")
-
-    play(story, vms=VMS, node=LIMITS)
+@run_by(play, vms=VMS, node=LIMITS)
+async def test_vm_that_is_wanted_again_before_its_kill_is_known_to_be_done_starts_once_it_is(world: World) -> None:
+    await at(world, 10)
+    role: Any = world.hosts["kvm-1"].daemon.role
+    here = role.daemon.shared.domains
+    inner = here.hypervisor
+    here.hypervisor = LostAnswer(inner)
+    await world.do("request", {"vm": "vm-1", "verb": "stop"})
+    await at(world, 10.5)
+    assert world.running_hosts("vm-1") == ()
+    assert [one[0] for one in holders(world)] == ["kvm-1"]
+    await world.do("request", {"vm": "vm-1", "verb": "start"})
+    await at(world, 20)
+    assert vm_of(world).status.reason == "not-ended"
+    here.hypervisor = inner
+    await at(world, 30)
+    assert world.running_hosts("vm-1") == ("kvm-1",)
+    assert holders(world) == [("kvm-1", 1, "running")]
+    assert (vm_of(world).status.phase, vm_of(world).status.reason) == ("start", "")
 
 
-def test_restart_whose_kill_is_not_known_to_be_done_does_not_wait_for_the_guest_again() -> None:
-    async def story(world: World) -> None:
-        await at(world, 10)
-        role: Any = world.hosts["kvm-1"].daemon.role
-        here = role.daemon.shared.domains
-        inner = here.hypervisor
-        here.hypervisor = LostAnswer(inner)
-        await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
-        await world.do("request", {"vm": "vm-1", "verb": "restart"})
-        await at(world, 35)
-        assert world.running("vm-1") == ()
-        here.hypervisor = inner
-        await at(world, 45)
-        assert world.running("vm-1") == ("kvm-1",)
-
-    play(story, vms=VMS, node=LIMITS)
+@run_by(play, vms=VMS, node=LIMITS)
+async def test_restart_whose_kill_is_not_known_to_be_done_does_not_wait_for_the_guest_again(world: World) -> None:
+    await at(world, 10)
+    role: Any = world.hosts["kvm-1"].daemon.role
+    here = role.daemon.shared.domains
+    inner = here.hypervisor
+    here.hypervisor = LostAnswer(inner)
+    await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
+    await world.do("request", {"vm": "vm-1", "verb": "restart"})
+    await at(world, 35)
+    assert world.running_hosts("vm-1") == ()
+    here.hypervisor = inner
+    await at(world, 45)
+    assert world.running_hosts("vm-1") == ("kvm-1",)
 
 
-def test_remains_of_a_guest_that_has_ended_are_cleared_away_once_a_second_until_that_is_known_to_be_done() -> None:
-    async def story(world: World) -> None:
-        await at(world, 10)
-        role: Any = world.hosts["kvm-1"].daemon.role
-        here = role.daemon.shared.domains
-        inner = here.hypervisor
-        lost = here.hypervisor = LostAnswer(inner)
-        await world.do("guest-crash", {"vms": ["vm-1"]})
-        await at(world, 20)
-        assert 5 < lost.asked < 15
-        here.hypervisor = inner
-        await at(world, 40)
-        assert world.running("vm-1") == ("kvm-1",)
-
-    play(story, vms=VMS, node=LIMITS)
+@run_by(play, vms=VMS, node=LIMITS)
+async def test_remains_of_a_guest_that_has_ended_are_cleared_away_once_a_second_until_that_is_known_to_be_done(
+    world: World,
+) -> None:
+    await at(world, 10)
+    role: Any = world.hosts["kvm-1"].daemon.role
+    here = role.daemon.shared.domains
+    inner = here.hypervisor
+    lost = here.hypervisor = LostAnswer(inner)
+    await world.do("guest-crash", {"vms": ["vm-1"]})
+    await at(world, 20)
+    assert 5 < lost.asked < 15
+    here.hypervisor = inner
+    await at(world, 40)
+    assert world.running_hosts("vm-1") == ("kvm-1",)
 
 
 class DeafOnce:
@@ -197,28 +189,26 @@ class DeafOnce:
         return await self._inner.get(kind, name, **how)
 
 
-def test_wishes_are_read_again_though_one_reading_was_never_answered() -> None:
-    async def story(world: World) -> None:
-        role: Any = world.hosts["kvm-1"].daemon.role
-        desired = role.daemon.shared.desired
-        desired._store = DeafOnce(desired._store)
-        await at(world, 10)
-        await world.do("drain", {"host": "kvm-1"})
-        await at(world, 30)
-        assert desired.spec.drain
-
-    play(story, vms=VMS)
+@run_by(play, vms=VMS)
+async def test_wishes_are_read_again_though_one_reading_was_never_answered(world: World) -> None:
+    role: Any = world.hosts["kvm-1"].daemon.role
+    desired = role.daemon.shared.desired
+    desired._store = DeafOnce(desired._store)
+    await at(world, 10)
+    await world.do("drain", {"host": "kvm-1"})
+    await at(world, 30)
+    assert desired.spec.drain
 
 
-def test_vm_starts_though_the_question_whether_the_cluster_is_paused_was_once_never_answered() -> None:
-    async def story(world: World) -> None:
-        await world.do("request", {"vm": "vm-1", "verb": "stop"})
-        await at(world, 10)
-        role: Any = world.hosts["kvm-1"].daemon.role
-        pause = role.daemon.shared.pause
-        pause._store = DeafOnce(pause._store)
-        await world.do("request", {"vm": "vm-1", "verb": "start"})
-        await at(world, 30)
-        assert world.running("vm-1") == ("kvm-1",)
-
-    play(story, vms=VMS)
+@run_by(play, vms=VMS)
+async def test_vm_starts_though_the_question_whether_the_cluster_is_paused_was_once_never_answered(
+    world: World,
+) -> None:
+    await world.do("request", {"vm": "vm-1", "verb": "stop"})
+    await at(world, 10)
+    role: Any = world.hosts["kvm-1"].daemon.role
+    pause = role.daemon.shared.pause
+    pause._store = DeafOnce(pause._store)
+    await world.do("request", {"vm": "vm-1", "verb": "start"})
+    await at(world, 30)
+    assert world.running_hosts("vm-1") == ("kvm-1",)

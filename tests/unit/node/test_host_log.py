@@ -11,17 +11,12 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.loops import run
+from tests.support.loops import run, run_by
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.logging import configure_logging, copy_log, get_logger
-from outlive.base.random import Random
-from outlive.node.host_log import EVERY_S, FLUSH_S, LINE_CHARACTERS, HostLogWriter, bounded, lines_since
-from outlive.resources import HostLog
-from outlive.resources.hosts import LOG_BYTES, LOG_LINES
-from outlive.store.memory import MemoryStore
+from outlive.base import LoopClock, Random, SeededIds, Unavailable, configure_logging, copy_log, get_logger
+from outlive.node import EVERY_S, FLUSH_S, LINE_CHARACTERS, HostLogWriter, lines_since, trim_lines
+from outlive.resources import LOG_BYTES, LOG_LINES, HostLog
+from outlive.store import MemoryStore
 
 
 class Story:
@@ -60,68 +55,60 @@ class Away:
         return hang
 
 
-def test_lines_are_written_together_and_only_where_there_are_new_ones() -> None:
-    async def story(it: Story) -> None:
-        writer = it.writer()
-        writer.put("a\n")
-        writer.put("b\nc")
-        writer.put("\n")
-        await writer.write(EVERY_S)
-        first = await it.log()
-        assert (first.lines, first.last) == (("a", "b", "c"), 3)
-        await writer.write(EVERY_S)
-        assert (await it.log()).metadata.resource_version == first.metadata.resource_version
-
-    told(story)
+@run_by(told)
+async def test_lines_are_written_together_and_only_where_there_are_new_ones(it: Story) -> None:
+    writer = it.writer()
+    writer.put("a\n")
+    writer.put("b\nc")
+    writer.put("\n")
+    await writer.write(EVERY_S)
+    first = await it.log()
+    assert (first.lines, first.last) == (("a", "b", "c"), 3)
+    await writer.write(EVERY_S)
+    assert (await it.log()).metadata.resource_version == first.metadata.resource_version
 
 
-def test_a_store_that_is_away_keeps_nobody_waiting_and_loses_no_line_within_the_limit() -> None:
-    async def story(it: Story) -> None:
-        away = Away(it.clock, it.store)
-        writer = it.writer(store=away)
-        began = it.clock.monotonic()
-        for number in range(3 * LOG_LINES):
-            writer.put(str(number))
-        assert it.clock.monotonic() == began
-        await writer.flush()
-        assert it.clock.monotonic() - began <= FLUSH_S
-        writer.put("last")
-        away.away = False
-        await writer.write(EVERY_S)
-        found = await it.log()
-        assert (found.lines[0], found.lines[-1], found.last) == (str(2 * LOG_LINES + 1), "last", 3 * LOG_LINES + 1)
-
-    told(story)
+@run_by(told)
+async def test_a_store_that_is_away_keeps_nobody_waiting_and_loses_no_line_within_the_limit(it: Story) -> None:
+    away = Away(it.clock, it.store)
+    writer = it.writer(store=away)
+    began = it.clock.monotonic()
+    for number in range(3 * LOG_LINES):
+        writer.put(str(number))
+    assert it.clock.monotonic() == began
+    await writer.flush()
+    assert it.clock.monotonic() - began <= FLUSH_S
+    writer.put("last")
+    away.away = False
+    await writer.write(EVERY_S)
+    found = await it.log()
+    assert (found.lines[0], found.lines[-1], found.last) == (str(2 * LOG_LINES + 1), "last", 3 * LOG_LINES + 1)
 
 
-def test_a_line_that_is_no_text_is_written_and_keeps_no_other_from_it() -> None:
-    async def story(it: Story) -> None:
-        writer = it.writer()
-        writer.put("a \udcff b\nc")
-        await writer.write(EVERY_S)
-        assert (await it.log()).lines == ("a ? b", "c")
-
-    told(story)
+@run_by(told)
+async def test_a_line_that_is_no_text_is_written_and_keeps_no_other_from_it(it: Story) -> None:
+    writer = it.writer()
+    writer.put("a \udcff b\nc")
+    await writer.write(EVERY_S)
+    assert (await it.log()).lines == ("a ? b", "c")
 
 
-def test_the_lines_of_the_process_before_stay() -> None:
-    async def story(it: Story) -> None:
-        for process in ("one", "two"):
-            writer = it.writer(process, lines=3)
-            for number in range(2):
-                writer.put(f"{process} {number}")
-                await writer.write(EVERY_S)
-        found = await it.log()
-        assert found.lines == ("one 1", "two 0", "two 1")
-        assert (found.process, found.last) == ("two", 2)
-
-    told(story)
+@run_by(told)
+async def test_the_lines_of_the_process_before_stay(it: Story) -> None:
+    for process in ("one", "two"):
+        writer = it.writer(process, lines=3)
+        for number in range(2):
+            writer.put(f"{process} {number}")
+            await writer.write(EVERY_S)
+    found = await it.log()
+    assert found.lines == ("one 1", "two 0", "two 1")
+    assert (found.process, found.last) == ("two", 2)
 
 
 @pytest.mark.slow
 @given(st.lists(st.text(max_size=LINE_CHARACTERS), max_size=300), st.integers(0, 200))
 def test_it_is_the_end_of_what_was_logged_within_its_limits(lines: list[str], most: int) -> None:
-    kept = bounded(lines, most)
+    kept = trim_lines(lines, most)
     assert kept == lines[len(lines) - len(kept) :]
     assert len(kept) <= most
     assert sum(len(line.encode()) + 1 for line in kept) <= LOG_BYTES

@@ -9,23 +9,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import BadInput, Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.links import LinkSettings
-from outlive.node.links.notes import placed_by
-from outlive.node.links.plan import SYSTEM, ConfirmInput, LinkPlanInput, confirm_change, plan_links, undo_ops
-from outlive.node.links.settings import SystemLink
-from outlive.node.links.traffic import rates_between
-from outlive.node.links.vm_ports import BridgedPorts
-from outlive.node.links.wanted import LinkFacts, PlacedAddress, compose_links, mtu_of
+from outlive.base import BadInput, LoopClock, Random, SeededIds, Unavailable
+from outlive.node.links import (
+    SYSTEM,
+    BridgedPorts,
+    ConfirmInput,
+    LinkFacts,
+    LinkPlanInput,
+    LinkSettings,
+    PlacedAddress,
+    SystemLink,
+    compose_links,
+    confirm_change,
+    mtu_of,
+    placed_by,
+    plan_links,
+    rates_between,
+    undo_ops,
+)
 from outlive.node.ports import FoundLinks, HostLink, HostRoute, LinkOp, LinkTraffic, NoNetworks
-from outlive.resources import VirtualMachine, VirtualMachinePort, VirtualNetwork
-from outlive.resources.cluster import SystemNetwork
-from outlive.resources.codec import convert
-from outlive.runtime.virtual import run_virtual
-from outlive.store.memory import MemoryStore
+from outlive.resources import SystemNetwork, VirtualMachine, VirtualMachinePort, VirtualNetwork, convert
+from outlive.runtime import run_virtual
+from outlive.store import MemoryStore
 
 replace = msgspec.structs.replace
 
@@ -134,12 +139,12 @@ def settle(given: LinkFacts, found: FoundLinks) -> tuple[FoundLinks, list[LinkOp
 
 def test_system_networks_share_the_bridge_of_their_device_and_keep_its_addresses_and_routes() -> None:
     found, _ = settle(facts(), CARDS)
-    cluster, upstream = found.named("brcluster"), found.named("brupstream")
+    cluster, upstream = found.find_link("brcluster"), found.find_link("brupstream")
     assert cluster is not None
     assert upstream is not None
     assert cluster.addresses == ("10.0.0.7/24", "10.0.1.7/24", "172.20.0.5/24")
     assert (cluster.mtu, upstream.mtu, upstream.addresses) == (9000, 1500, ("10.0.2.7/24",))
-    assert found.named("brstorage") is None
+    assert found.find_link("brstorage") is None
     routes = {(one.to, one.gateway, one.device) for one in found.routes}
     assert routes == {("", "10.0.2.1", "brupstream"), ("10.9.0.0/16", "172.20.0.2", "brcluster")}
     assert found.sysctls["net.ipv4.ip_forward"] == "1"
@@ -152,14 +157,14 @@ def test_system_networks_share_the_bridge_of_their_device_and_keep_its_addresses
 
 def test_networks_of_vms_have_their_devices_and_flood_to_the_other_hosts() -> None:
     found, _ = settle(facts(network("blue", "managed", 70), network("green", "bridged", 80, 1400)), CARDS)
-    vxlan, vlan = found.named("vxlan70"), found.named("vlan80")
+    vxlan, vlan = found.find_link("vxlan70"), found.find_link("vlan80")
     assert vxlan is not None
     assert vlan is not None
     assert (vxlan.lower, vxlan.local, vxlan.port, vxlan.mtu) == ("brcluster", "10.0.0.7", 4789, 8950)
     assert vxlan.remotes == ("10.0.0.8", "10.0.0.9")
     assert (vxlan.bridge, vxlan.alias) == ("vmbr70", "outlive:blue")
     assert (vlan.lower, vlan.vni, vlan.mtu, vlan.bridge) == ("eth2", 80, 1400, "vmbr80")
-    lower = found.named("eth2")
+    lower = found.find_link("eth2")
     assert lower is not None
     assert lower.up
     quiet = {name for name, value in found.sysctls.items() if name.endswith("disable_ipv6") and value == "1"}
@@ -168,7 +173,7 @@ def test_networks_of_vms_have_their_devices_and_flood_to_the_other_hosts() -> No
 
 def test_a_routing_daemon_enters_where_vxlans_flood_to() -> None:
     found, ops = settle(facts(network("blue", "managed", 70), evpn=True), CARDS)
-    vxlan = found.named("vxlan70")
+    vxlan = found.find_link("vxlan70")
     assert vxlan is not None
     assert vxlan.remotes == ()
     assert next(op for op in ops if op.device == "vxlan70").value == "nolearning"
@@ -223,7 +228,7 @@ def test_an_own_address_that_is_another_one_now_replaces_the_former() -> None:
     placed = (PlacedAddress(bridge="brcluster", address="10.0.0.7/24"),)
     floating = apply(found, LinkOp(op="addAddress", device="brcluster", value="10.0.0.250/24"))
     after, _ = settle(replace(facts(host="node8"), former=placed), floating)
-    cluster = after.named("brcluster")
+    cluster = after.find_link("brcluster")
     assert cluster is not None
     assert set(cluster.addresses) == {"10.0.0.8/24", "10.0.1.7/24", "10.0.1.8/24", "172.20.0.5/24", "10.0.0.250/24"}
 

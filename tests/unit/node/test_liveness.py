@@ -8,11 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from outlive.node.fencing.policy import Departure, departure_of
-from outlive.node.liveness import (
+from outlive.node import (
     HostLife,
     HostLiveness,
-    RenewalSight,
     VmLife,
     host_liveness,
     observed_ready,
@@ -20,23 +18,36 @@ from outlive.node.liveness import (
     sight_without_server,
     vm_liveness,
 )
+from outlive.node.fencing import Departure, departure_of
 from outlive.resources import (
+    HEARD,
     Assigned,
     Cluster,
     Condition,
+    FencePhase,
+    FenceRecord,
+    FencingSpec,
+    GuardRecord,
     Holder,
     Hypervisor,
+    HypervisorSpec,
+    HypervisorStatus,
+    Management,
     MemberRecord,
     Membership,
+    Migration,
+    MigrationPhase,
     ObjectMeta,
     Proof,
+    Recovery,
+    RecoveryPhase,
+    RecoveryStep,
+    RenewalSight,
     VirtualMachine,
     VirtualMachineSpec,
+    VirtualMachineStatus,
+    with_condition,
 )
-from outlive.resources.hosts import HEARD, FencingSpec, HypervisorSpec, HypervisorStatus, Management
-from outlive.resources.memberships import FencePhase, FenceRecord, GuardRecord
-from outlive.resources.meta import with_condition
-from outlive.resources.vms import Migration, MigrationPhase, Recovery, RecoveryPhase, RecoveryStep, VirtualMachineStatus
 
 NOW = datetime(2026, 1, 1, 0, 0, 40, tzinfo=UTC)
 SINCE = NOW - timedelta(seconds=13)
@@ -74,7 +85,7 @@ def test_silence_has_its_age_and_says_whether_the_host_went_in_order() -> None:
     sight = RenewalSight(at=NOW, silent={"kvm-4": 30.2})
     assert text(sight) == "silent for 30 s"
     went = host(status="False", reason="GoingDown")
-    assert text(sight, went) == "silent for 30 s (it went down in good order)"
+    assert text(sight, went) == "silent for 30 s (it went down cleanly)"
 
 
 def test_nobody_is_alive_whom_nobody_sees() -> None:

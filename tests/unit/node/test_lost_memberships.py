@@ -9,12 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.node.fencing.attestation import ATTEST, AttestView
-from outlive.node.membership.holders import HOLD, HoldView, Me
-from outlive.node.membership.join import FORMER_LIMIT, claimed, emptied, lifted, taken, takes_nobodys
-from outlive.node.membership.states import MemberView, Reach, dead, fenced, proof_of
-from outlive.node.membership.steps import JoinView, Remembered, join
-from outlive.recovery.states import ASSIGN, AssignView
+from outlive.node.fencing import ATTEST, AttestView
+from outlive.node.membership import (
+    FORMER_LIMIT,
+    HOLD,
+    HoldView,
+    JoinView,
+    Me,
+    MemberView,
+    Reach,
+    RememberedMembership,
+    claim_membership,
+    close_lost_membership,
+    is_fenced,
+    is_proven_dead,
+    lift_epoch,
+    proof_of,
+    take_membership,
+    takes_nobodys,
+)
+from outlive.node.membership.steps import join
+from outlive.recovery import ASSIGN, AssignView
 from outlive.resources import FormerMembership, Holder, MemberRecord, Proof
 
 WORD = AttestView(
@@ -57,7 +72,7 @@ def test_a_word_about_a_lost_membership_is_kept_in_one_that_is_dead_and_of_no_ma
 
 def test_entries_are_mute_by_it_with_name_and_reason() -> None:
     members = (member(record_of()),)
-    assert dead(ENTRY, members)
+    assert is_proven_dead(ENTRY, members)
     proof = proof_of(ENTRY, members, Reach())
     assert proof is not None
     assert proof.evidence == "eve: unplugged, ticket 4711"
@@ -77,7 +92,7 @@ def test_a_word_is_about_that_membership_through_that_epoch_and_nothing_else(
     entry = Holder(hypervisor=host, member_uid=uid, epoch=epoch, run_id="r")
     said = host == "a" and uid == "u" and epoch <= through
     own = host == "a" and uid == "v" and not held and epoch <= through
-    assert fenced(entry, members, Reach()) == (said or own)
+    assert is_fenced(entry, members, Reach()) == (said or own)
 
 
 def test_a_word_does_not_touch_a_membership_that_is_held() -> None:
@@ -140,10 +155,10 @@ def test_lost_memberships_that_no_entry_names_any_more_make_room() -> None:
 
 def test_a_host_that_comes_back_empties_itself_before_it_is_a_member() -> None:
     made = record_of()
-    back = came_back(made, remembered=Remembered(uid="u", epoch=3), domains=("x",), was_running=True)
+    back = came_back(made, remembered=RememberedMembership(uid="u", epoch=3), domains=("x",), was_running=True)
     assert takes_nobodys(back)
-    assert join(taken(back)).destroy_first
-    outcome = join(taken(_replace(back, domains=())))
+    assert join(take_membership(back)).destroy_first
+    outcome = join(take_membership(_replace(back, domains=())))
     assert (outcome.row, outcome.contradicted) == ("J4", "operator")
     assert outcome.record is not None
     assert (outcome.record.epoch, outcome.record.machine_id, outcome.record.state) == (4, "m", "Held")
@@ -151,40 +166,40 @@ def test_a_host_that_comes_back_empties_itself_before_it_is_a_member() -> None:
 
 
 def test_a_host_that_was_off_contradicts_nobody() -> None:
-    back = came_back(record_of(), remembered=Remembered(uid="u", epoch=3))
-    assert join(taken(back)).contradicted is None
+    back = came_back(record_of(), remembered=RememberedMembership(uid="u", epoch=3))
+    assert join(take_membership(back)).contradicted is None
 
 
 def test_a_host_says_itself_that_later_epochs_of_its_lost_membership_are_over() -> None:
     late = Holder(hypervisor="a", member_uid="u", epoch=5, run_id="late")
     made = record_of()
-    assert not dead(late, (member(made),))
-    remembered = Remembered(uid="u", epoch=5)
-    joined = join(taken(came_back(made, remembered=remembered))).record
+    assert not is_proven_dead(late, (member(made),))
+    remembered = RememberedMembership(uid="u", epoch=5)
+    joined = join(take_membership(came_back(made, remembered=remembered))).record
     assert joined is not None
     assert joined.epoch == 6
-    emptied_ = emptied(joined, remembered, "a")
+    emptied_ = close_lost_membership(joined, remembered, "a")
     proof = proof_of(late, (member(emptied_),), Reach())
     assert proof is not None
     assert (proof.kind, proof.by) == ("self-cleaned", "a")
-    assert emptied(emptied_, remembered, "a") == emptied_
+    assert close_lost_membership(emptied_, remembered, "a") == emptied_
 
 
 def test_another_machine_may_take_the_place_of_one_that_somebody_attested() -> None:
-    outcome = join(taken(came_back(record_of(), machine_id="m2")))
+    outcome = join(take_membership(came_back(record_of(), machine_id="m2")))
     assert outcome.record is not None
     assert outcome.record.machine_id == "m2"
 
 
 def test_a_membership_that_a_machine_has_taken_is_its_own() -> None:
     assert not takes_nobodys(came_back(HELD))
-    assert not takes_nobodys(came_back(record_of(), remembered=Remembered(uid="v", epoch=3)))
+    assert not takes_nobodys(came_back(record_of(), remembered=RememberedMembership(uid="v", epoch=3)))
 
 
 def test_a_backup_that_is_older_than_the_return_of_its_machine_is_still_that_machines() -> None:
-    again = came_back(record_of(), remembered=Remembered(uid="v", epoch=4), domains=("x",))
-    lifted_ = lifted(claimed(again))
+    again = came_back(record_of(), remembered=RememberedMembership(uid="v", epoch=4), domains=("x",))
+    lifted_ = lift_epoch(claim_membership(again))
     outcome = join(lifted_)
     assert outcome.record is not None
     assert (outcome.row, outcome.record.epoch, outcome.record.machine_id) == ("J3", 5, "m")
-    assert join(claimed(again)).destroy_first  # J1: nothing that it runs was begun after the backup
+    assert join(claim_membership(again)).destroy_first  # J1: nothing that it runs was begun after the backup

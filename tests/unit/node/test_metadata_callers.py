@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.node.services.callers import collect_facts, find_caller
-from outlive.node.services.dhcp import ServedLease
-from outlive.node.services.served_networks import ServedNetwork
-from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachinePort
-from outlive.resources.networks import DhcpReservation, VirtualMachinePortSpec
-from outlive.resources.vms import VirtualMachineSpec
+from outlive.node.services import ServedLease, ServedNetwork, collect_facts, find_caller
+from outlive.resources import (
+    DhcpReservation,
+    ObjectMeta,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualMachinePortSpec,
+    VirtualMachineSpec,
+)
 
 MAC, OTHER = "02:00:00:00:00:01", "02:00:00:00:00:02"
 BLUE = ServedNetwork(
@@ -24,10 +27,6 @@ def vm(name: str, *interfaces: tuple[str, str]) -> VirtualMachine:
     definition = f"<domain><devices>{each}</devices></domain>"
     spec = VirtualMachineSpec(definition=definition, ports=tuple(mac for mac, _ in interfaces))
     return VirtualMachine(metadata=ObjectMeta(name=name), spec=spec)
-
-
-def spoilt(name: str) -> VirtualMachine:
-    return VirtualMachine(metadata=ObjectMeta(name=name), spec=VirtualMachineSpec(definition="<", ports=(MAC,)))
 
 
 def port(vm: str, mac: str, network: str, index: int = 0) -> VirtualMachinePort:

@@ -7,17 +7,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.loops import run
+from tests.support.loops import run_by
 from tests.support.node_worlds import cluster_of, holders, play, record, vm_of, waits
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Refused
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.drivers.shared_keys import StoreMove
-from outlive.drivers.store_move import check_at_rest, move_objects, moved_object, read_objects
+from outlive.base import LoopClock, Random, Refused, SeededIds
+from outlive.drivers import StoreMove, check_at_rest, move_object, move_objects, read_objects
 from outlive.resources import (
     Cluster,
+    ClusterSpec,
+    ClusterStatus,
     Condition,
     GuardRecord,
     Holder,
@@ -25,15 +23,14 @@ from outlive.resources import (
     MemberRecord,
     Membership,
     ObjectMeta,
+    SilentPeer,
     Token,
     VirtualMachine,
+    VirtualMachineStatus,
+    cluster_id,
 )
-from outlive.resources.cluster import ClusterSpec, ClusterStatus, cluster_id
-from outlive.resources.memberships import SilentPeer
-from outlive.resources.vms import VirtualMachineStatus
-from outlive.simulation.spec import VmSpec
-from outlive.simulation.world import World
-from outlive.store.memory import MemoryStore
+from outlive.simulation import VmSpec, World
+from outlive.store import MemoryStore
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 MOVE = StoreMove(incarnation="new", since=SINCE, over=False)
@@ -43,7 +40,7 @@ _replace = msgspec.structs.replace
 
 
 def moved(obj: Any) -> Any:
-    return moved_object(obj, {OLD: NEW}, MOVE)
+    return move_object(obj, {OLD: NEW}, MOVE)
 
 
 def member(name: str = "kvm-1", **changes: Any) -> Membership:
@@ -56,56 +53,51 @@ async def move_beneath(world: World) -> None:
     """Have the world's store be another one, into which its objects were moved."""
     target = MemoryStore(LoopClock(), SeededIds(Random(99)))
     await move_objects(await read_objects(world.store), target, MOVE, LoopClock())
-    world.store._backup = {kind: dict(table.snapshot()) for kind, table in target._tables}
+    world.store._backup = {kind: dict(table.list_all()) for kind, table in target._tables}
     world.store.restore()
 
 
-def test_hosts_take_over_what_they_run_and_no_guest_is_started_or_ended() -> None:
-    async def story(world: World) -> None:
-        runs = {vm: vm_of(world, vm).status.holders[0].run_id for vm in ("vm-1", "vm-2")}
-        before = {one.metadata.uid for one in world.store.all_of(Membership)}
-        await move_beneath(world)
-        assert not before & {one.metadata.uid for one in world.store.all_of(Membership)}
-        assert cluster_of(world).paused
-        assert waits(world) == ("kvm-1", "kvm-2")
-        await world.clock.sleep(30.0)
-        assert waits(world) == ()
-        assert {vm: vm_of(world, vm).status.holders[0].run_id for vm in runs} == runs
-        for number in (1, 2):
-            found = record(world, f"kvm-{number}")
-            assert (found.state, found.dead_through) == ("Held", found.epoch - 1)
-            assert holders(world, f"vm-{number}") == [(f"kvm-{number}", found.epoch, "running")]
-
-    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
+@run_by(play, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
+async def test_hosts_take_over_what_they_run_and_no_guest_is_started_or_ended(world: World) -> None:
+    runs = {vm: vm_of(world, vm).status.holders[0].run_id for vm in ("vm-1", "vm-2")}
+    before = {one.metadata.uid for one in world.store.list_all(Membership)}
+    await move_beneath(world)
+    assert not before & {one.metadata.uid for one in world.store.list_all(Membership)}
+    assert cluster_of(world).paused
+    assert waits(world) == ("kvm-1", "kvm-2")
+    await world.clock.sleep(30.0)
+    assert waits(world) == ()
+    assert {vm: vm_of(world, vm).status.holders[0].run_id for vm in runs} == runs
+    for number in (1, 2):
+        found = record(world, f"kvm-{number}")
+        assert (found.state, found.dead_through) == ("Held", found.epoch - 1)
+        assert holders(world, f"vm-{number}") == [(f"kvm-{number}", found.epoch, "running")]
 
 
-def test_a_move_that_is_repeated_changes_nothing_and_what_another_wrote_is_refused() -> None:
-    async def twice() -> None:
-        source, target = (MemoryStore(LoopClock(), SeededIds(Random(seed))) for seed in (1, 2))
-        host = await source.create(Hypervisor(metadata=ObjectMeta(name="kvm-1")))
-        await source.create(member())
-        vm = await source.create(VirtualMachine(metadata=ObjectMeta(name="vm-1", finalizers=("outlive.dev/run",))))
-        named = (await source.get(Membership, "kvm-1")).metadata.uid
-        status = VirtualMachineStatus(holders=(Holder(hypervisor="kvm-1", member_uid=named, epoch=1),))
-        await source.replace_status(_replace(vm, status=status))
-        await source.delete(vm.ref)
-        objects = await read_objects(source)
-        counts = await move_objects(objects, target, MOVE, LoopClock())
-        assert counts == {"Cluster": 1, "Hypervisor": 1, "Membership": 1, "VirtualMachine": 1}
-        first = await read_objects(target)
-        there = await target.get(VirtualMachine, "vm-1")
-        assert there.deleting, "it goes once nobody may run it"
-        assert there.status.holders[0].member_uid == (await target.get(Membership, "kvm-1")).metadata.uid
+async def test_a_move_that_is_repeated_changes_nothing_and_what_another_wrote_is_refused() -> None:
+    source, target = (MemoryStore(LoopClock(), SeededIds(Random(seed))) for seed in (1, 2))
+    host = await source.create(Hypervisor(metadata=ObjectMeta(name="kvm-1")))
+    await source.create(member())
+    vm = await source.create(VirtualMachine(metadata=ObjectMeta(name="vm-1", finalizers=("outlive.dev/run",))))
+    named = (await source.get(Membership, "kvm-1")).metadata.uid
+    status = VirtualMachineStatus(holders=(Holder(hypervisor="kvm-1", member_uid=named, epoch=1),))
+    await source.replace_status(_replace(vm, status=status))
+    await source.delete(vm.ref)
+    objects = await read_objects(source)
+    counts = await move_objects(objects, target, MOVE, LoopClock())
+    assert counts == {"Cluster": 1, "Hypervisor": 1, "Membership": 1, "VirtualMachine": 1}
+    first = await read_objects(target)
+    there = await target.get(VirtualMachine, "vm-1")
+    assert there.deleting, "it goes once nobody may run it"
+    assert there.status.holders[0].member_uid == (await target.get(Membership, "kvm-1")).metadata.uid
+    await move_objects(objects, target, MOVE, LoopClock())
+    assert await read_objects(target) == first
+    await target.delete((await target.get(Hypervisor, "kvm-1")).ref)
+    await move_objects(objects, target, MOVE, LoopClock())
+    assert (await target.get(Hypervisor, "kvm-1")).metadata.uid != host.metadata.uid
+    await target.create(Hypervisor(metadata=ObjectMeta(name="stranger")))
+    with pytest.raises(Refused, match="Hypervisor/stranger"):
         await move_objects(objects, target, MOVE, LoopClock())
-        assert await read_objects(target) == first
-        await target.delete((await target.get(Hypervisor, "kvm-1")).ref)
-        await move_objects(objects, target, MOVE, LoopClock())
-        assert (await target.get(Hypervisor, "kvm-1")).metadata.uid != host.metadata.uid
-        await target.create(Hypervisor(metadata=ObjectMeta(name="stranger")))
-        with pytest.raises(Refused, match="Hypervisor/stranger"):
-            await move_objects(objects, target, MOVE, LoopClock())
-
-    run(twice())
 
 
 def test_what_names_an_object_names_it_by_its_new_uid_and_what_is_gone_stays_gone() -> None:
@@ -129,10 +121,10 @@ def test_the_cluster_is_paused_and_knows_the_store_that_it_was_in() -> None:
 def test_others_know_the_cluster_by_what_they_knew_it_before() -> None:
     first = Cluster(metadata=ObjectMeta(name="default", uid="11111111-1111-4111-8111-111111111111"))
     uids = {first.metadata.uid: "22222222-2222-4222-8222-222222222222"}
-    once = moved_object(first, uids, MOVE)
+    once = move_object(first, uids, MOVE)
     assert cluster_id(once) == cluster_id(first) == first.metadata.uid
     again = msgspec.structs.replace(once, metadata=msgspec.structs.replace(once.metadata, uid=uids[first.metadata.uid]))
-    assert cluster_id(moved_object(again, {}, MOVE)) == first.metadata.uid
+    assert cluster_id(move_object(again, {}, MOVE)) == first.metadata.uid
 
 
 def test_times_and_generations_that_count_are_kept() -> None:

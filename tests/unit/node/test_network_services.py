@@ -8,29 +8,43 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.loops import run
 
-from outlive.base.errors import BadInput, Refused, Unavailable
-from outlive.node.services.dhcp import (
+from outlive.base import BadInput, Refused, Unavailable
+from outlive.node.services import (
+    BANNER,
+    SERIALS_OF_TERM,
     DhcpFiles,
+    FirewallKeeper,
     LeaseChange,
+    MetadataVm,
     ServedLease,
+    ServedNetwork,
+    ZoneRecord,
+    ZoneState,
+    answer_metadata,
+    check_rule,
     count_free,
     dhcp_arguments,
     lease_lines,
     merge_changes,
     needs_restart,
+    plan_zone,
+    render_firewall,
     reservation_files,
+    view_network,
+    view_networks,
 )
-from outlive.node.services.firewall import check_rule, render_firewall
-from outlive.node.services.firewall_keeper import FirewallKeeper
-from outlive.node.services.metadata import BANNER, MetadataVm, answer_metadata
 from outlive.node.services.role_places import role_places
-from outlive.node.services.served_networks import ServedNetwork, view_network, view_networks
-from outlive.node.services.zones import SERIALS_OF_TERM, ZoneRecord, ZoneState, plan_zone
-from outlive.resources import ObjectMeta, VirtualNetwork
-from outlive.resources.cluster import SystemNetwork
-from outlive.resources.networks import DhcpRange, DhcpReservation, FirewallRule, Subnet, VirtualNetworkSpec
+from outlive.resources import (
+    DhcpRange,
+    DhcpReservation,
+    FirewallRule,
+    ObjectMeta,
+    Subnet,
+    SystemNetwork,
+    VirtualNetwork,
+    VirtualNetworkSpec,
+)
 
 FILES = DhcpFiles(hosts="/h", script="/s")
 V4 = Subnet(cidr="10.8.0.0/24", gateway="10.8.0.1", dhcp=DhcpRange(start="10.8.0.10", end="10.8.0.12"))
@@ -303,63 +317,57 @@ class PickyFirewall:
             raise Refused("syntax error")
 
 
-def test_a_host_routes_for_networks_only_while_their_rules_are_in_force() -> None:
-    async def story() -> None:
-        port = PickyFirewall()
-        keeper, blue, red = FirewallKeeper(port), served(), served(name="red", vni=9)
-        port.is_installed = False
-        with pytest.raises(Unavailable):
-            await keeper.apply({"blue": blue})
-        assert keeper.covered == frozenset()
-        port.is_installed = True
+async def test_a_host_routes_for_networks_only_while_their_rules_are_in_force() -> None:
+    port = PickyFirewall()
+    keeper, blue, red = FirewallKeeper(port), served(), served(name="red", vni=9)
+    port.is_installed = False
+    with pytest.raises(Unavailable):
         await keeper.apply({"blue": blue})
-        assert keeper.covered == {"blue"}
-        port.is_installed = False
-        with pytest.raises(Unavailable):
-            await keeper.apply({"blue": blue, "red": red})
-        assert keeper.covered == {"blue"}, "what is in force stays"
-        port.loaded = ""
-        port.is_installed = True
+    assert keeper.covered == frozenset()
+    port.is_installed = True
+    await keeper.apply({"blue": blue})
+    assert keeper.covered == {"blue"}
+    port.is_installed = False
+    with pytest.raises(Unavailable):
+        await keeper.apply({"blue": blue, "red": red})
+    assert keeper.covered == {"blue"}, "what is in force stays"
+    port.loaded = ""
+    port.is_installed = True
+    await keeper.apply({"blue": blue})
+    port.loaded = ""  # somebody flushes all tables …
+    port.is_installed = False
+    await keeper.check()
+    with pytest.raises(Unavailable):
         await keeper.apply({"blue": blue})
-        port.loaded = ""  # somebody flushes all tables …
-        port.is_installed = False
-        await keeper.check()
-        with pytest.raises(Unavailable):
-            await keeper.apply({"blue": blue})
-        assert keeper.covered == frozenset(), "… and nobody can put it back"
-
-    run(story())
+    assert keeper.covered == frozenset(), "… and nobody can put it back"
 
 
-def test_a_network_whose_rules_are_not_taken_keeps_its_former_ones_and_others_get_theirs() -> None:
+async def test_a_network_whose_rules_are_not_taken_keeps_its_former_ones_and_others_get_theirs() -> None:
     def named(name: str, vni: int, rule: str) -> ServedNetwork:
         subnet = _replace(V4, cidr=f"10.{vni}.0.0/24", gateway=f"10.{vni}.0.1", dhcp=None)
         rules = (FirewallRule(name="r", direction="in", rule=rule),)
         return view_network(network(name, vni, subnets=(subnet,), rules=rules))
 
-    async def story() -> None:
-        port = PickyFirewall()
-        keeper = FirewallKeeper(port)
-        await keeper.apply({"blue": named("blue", 8, "tcp dport 1 accept")})
-        await keeper.apply(
-            {
-                "blue": named("blue", 8, "nonsense"),
-                "green": named("green", 9, "tcp dport 2 accept"),
-                "red": named("red", 10, "nonsense"),
-            }
-        )
-        assert {name: why.split(":")[0] for name, why in keeper.refused.items()} == {
-            "blue": "rule 'r'",
-            "red": "rule 'r'",
+    port = PickyFirewall()
+    keeper = FirewallKeeper(port)
+    await keeper.apply({"blue": named("blue", 8, "tcp dport 1 accept")})
+    await keeper.apply(
+        {
+            "blue": named("blue", 8, "nonsense"),
+            "green": named("green", 9, "tcp dport 2 accept"),
+            "red": named("red", 10, "nonsense"),
         }
-        assert "tcp dport 1 accept" in port.loaded
-        assert "tcp dport 2 accept" in port.loaded
-        assert "drop" in port.loaded.partition("chain vmbr10-in {")[2].partition("}")[0]
-        await keeper.apply({"blue": named("blue", 8, "tcp dport 3 accept")})
-        assert keeper.refused == {}
-        assert "tcp dport 3 accept" in port.loaded
-
-    run(story())
+    )
+    assert {name: why.split(":")[0] for name, why in keeper.refused.items()} == {
+        "blue": "rule 'r'",
+        "red": "rule 'r'",
+    }
+    assert "tcp dport 1 accept" in port.loaded
+    assert "tcp dport 2 accept" in port.loaded
+    assert "drop" in port.loaded.partition("chain vmbr10-in {")[2].partition("}")[0]
+    await keeper.apply({"blue": named("blue", 8, "tcp dport 3 accept")})
+    assert keeper.refused == {}
+    assert "tcp dport 3 accept" in port.loaded
 
 
 # Names

@@ -10,12 +10,8 @@ import pytest
 from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import InUse, NotFound, OutliveError, Refused, Usage
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.fencing.states import CONDEMN, CondemnView
-from outlive.node.operator import (
+from outlive.base import InUse, LoopClock, NotFound, OutliveError, Random, Refused, SeededIds, Usage
+from outlive.node import (
     call_off_fence,
     confirm_off,
     hosts_of_domains,
@@ -25,6 +21,7 @@ from outlive.node.operator import (
     set_maintenance,
     set_power_maintenance,
 )
+from outlive.node.fencing import CONDEMN, CondemnView
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     Cluster,
@@ -37,10 +34,9 @@ from outlive.resources import (
     MemberState,
     ObjectMeta,
     R,
+    Timing,
 )
-from outlive.resources.cluster import Timing
-from outlive.store import list_all
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore, list_all
 
 HELD = MemberRecord(machine_id="m", boot_id="b", epoch=3, nonce="abcdefgh")
 CLOCK = LoopClock()
@@ -177,14 +173,10 @@ def test_a_host_without_membership_says_who_can_fence_it() -> None:
     assert "h2" in str(refused(request_fence(store, CLOCK, "h2", name="eve", reason="x"), NotFound))
 
 
-def test_maintenance_ends_by_itself_where_a_time_was_given() -> None:
+async def test_maintenance_ends_by_itself_where_a_time_was_given() -> None:
     store = cluster(HELD)
-
-    async def scene() -> tuple[str, Cluster]:
-        told = await set_maintenance(store, CLOCK, True, for_s=7200.0)
-        return told, await store.get(Cluster, "default")
-
-    told, found = run(scene())
+    told = await set_maintenance(store, CLOCK, True, for_s=7200.0)
+    found = await store.get(Cluster, "default")
     assert found.spec.maintenance
     assert found.spec.maintenance_until is not None
     assert "UTC" in told
@@ -305,16 +297,12 @@ def test_power_controllers_in_maintenance_are_named_and_their_hosts_are_not() ->
     refused(set_power_maintenance(store, CLOCK, True, hosts=()), Usage)
 
 
-def test_the_end_of_maintenance_says_what_is_still_in_it() -> None:
+async def test_the_end_of_maintenance_says_what_is_still_in_it() -> None:
     store = cluster(HELD)
-
-    async def scene() -> tuple[str, str]:
-        await set_maintenance(store, CLOCK, True, hosts=("h1",))
-        all_off = await set_maintenance(store, CLOCK, False)
-        await set_maintenance(store, CLOCK, True)
-        return all_off, await set_maintenance(store, CLOCK, False, hosts=("h1",))
-
-    all_off, one_off = run(scene())
+    await set_maintenance(store, CLOCK, True, hosts=("h1",))
+    all_off = await set_maintenance(store, CLOCK, False)
+    await set_maintenance(store, CLOCK, True)
+    one_off = await set_maintenance(store, CLOCK, False, hosts=("h1",))
     assert all_off == "maintenance is off; but h1 is still in maintenance by name"
     assert one_off == "h1: maintenance is off; but that of all hosts is on until somebody ends it"
 
@@ -333,5 +321,5 @@ def test_the_end_of_maintenance_says_whose_power_controllers_still_get_no_comman
         await set_power_maintenance(store, CLOCK, True, hosts=("h1",))
         return await set_maintenance(store, CLOCK, False), await set_maintenance(store, CLOCK, False, hosts=("h1",))
 
-    said = "maintenance is off; but the power controllers of h1 still get no command, see --power"
+    said = "maintenance is off; but the BMCs of h1 still get no command, see --power"
     assert run(scene()) == (said, f"h1: {said}")

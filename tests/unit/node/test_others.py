@@ -7,12 +7,10 @@ from typing import Any
 import msgspec
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock, as_datetime
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.health import Peer
-from outlive.node.health_monitor import FRESH_S, PAGE, PeerHealth
+from outlive.base import LoopClock, Random, SeededIds, as_datetime
+from outlive.node import FRESH_S, PAGE, HealthPeer, PeerHealth
 from outlive.resources import (
+    Condition,
     Degrading,
     HostUsage,
     Hypervisor,
@@ -23,8 +21,7 @@ from outlive.resources import (
     Membership,
     ObjectMeta,
 )
-from outlive.resources.meta import Condition
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore
 
 MOMENT = as_datetime(0.0)
 
@@ -48,13 +45,13 @@ def host(name: str, *, slow: bool = False, leaving: Any = "stays", management: A
     )
 
 
-def look(*objects: Any, living: bool = False) -> tuple[tuple[Peer, ...], int]:
-    async def looked() -> tuple[tuple[Peer, ...], int]:
+def look(*objects: Any, living: bool = False) -> tuple[tuple[HealthPeer, ...], int]:
+    async def looked() -> tuple[tuple[HealthPeer, ...], int]:
         store = Counted(LoopClock(), SeededIds(Random(1)))
         store.load(objects)
         others = PeerHealth(store, "me", LoopClock())
-        found = await others.look(0.25)
-        return (await others.living(found) if living else found), store.pages
+        found = await others.list_peers(0.25)
+        return (await others.filter_living(found) if living else found), store.pages
 
     return run(looked())
 
@@ -87,24 +84,21 @@ def test_hosts_that_died_while_they_were_left_keep_nobody_waiting() -> None:
     assert [one.name for one in look(*waiting, held, living=True)[0]] == ["alive", "well"]
 
 
-def test_what_a_host_has_said_of_storage_counts_while_its_figures_are_new() -> None:
-    async def looked() -> list[tuple[str, ...]]:
-        clock = LoopClock()
-        store = MemoryStore(clock, SeededIds(Random(1)))
-        usage = HypervisorUsage(metadata=ObjectMeta(name="a"), usage=HostUsage(reached=("rbd:vms",)))
-        store.load([host("a"), usage])
-        others, seen = PeerHealth(store, "me", clock), list[tuple[str, ...]]()
+async def test_what_a_host_has_said_of_storage_counts_while_its_figures_are_new() -> None:
+    clock = LoopClock()
+    store = MemoryStore(clock, SeededIds(Random(1)))
+    usage = HypervisorUsage(metadata=ObjectMeta(name="a"), usage=HostUsage(reached=("rbd:vms",)))
+    store.load([host("a"), usage])
+    others, seen = PeerHealth(store, "me", clock), list[tuple[str, ...]]()
 
-        async def see() -> None:
-            (peer,) = await others.look(0.25)
-            seen.append(peer.reaches)
+    async def see() -> None:
+        (peer,) = await others.list_peers(0.25)
+        seen.append(peer.reaches)
 
-        await see()  # nobody knows how old that is
-        written = await store.get(HypervisorUsage, "a")
-        await store.replace(msgspec.structs.replace(written, usage=HostUsage(reached=("rbd:vms",), load=0.5)))
-        await see()
-        await clock.sleep(FRESH_S + 1.0)
-        await see()
-        return seen
-
-    assert run(looked()) == [(), ("rbd:vms",), ()]
+    await see()  # nobody knows how old that is
+    written = await store.get(HypervisorUsage, "a")
+    await store.replace(msgspec.structs.replace(written, usage=HostUsage(reached=("rbd:vms",), load=0.5)))
+    await see()
+    await clock.sleep(FRESH_S + 1.0)
+    await see()
+    assert seen == [(), ("rbd:vms",), ()]

@@ -11,31 +11,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.field_writers import changed_paths
 
-from outlive.api.auth import Identity, Role, check_write, may_write
-from outlive.base.errors import Forbidden
-from outlive.node.membership.states import MemberView, fenced
-from outlive.node.permission_facts import Facts, HostWriter
-from outlive.node.permissions import NAMED_AFTER_HOSTS, host_refusal, needed_facts, write_refusal
-from outlive.node.permissions_of_protocol import check_hypervisor_of_others, dropped_holders, is_related
-from outlive.node.vm.states import reach_of
+from outlive.api import Identity, Role, check_write, may_write
+from outlive.base import Forbidden
+from outlive.node import (
+    NAMED_AFTER_HOSTS,
+    Facts,
+    HostWriter,
+    check_hypervisor_by_controller,
+    dropped_holders,
+    host_refusal,
+    is_related,
+    needed_facts,
+    write_refusal,
+)
+from outlive.node.membership import MemberView, is_fenced
+from outlive.node.vm import reach_of
 from outlive.resources import (
+    CANDIDATE,
+    CONTROLLER,
+    DAEMON,
+    FENCER,
     HOST_LABEL,
+    HUMANS,
     KINDS,
+    PRIMARY,
+    RUN_FINALIZER,
     WRITER_LABEL,
     Assigned,
     Cluster,
+    ClusterStatus,
     Condition,
     Console,
     Coverage,
     CoverageStatus,
+    Cut,
     DecisionRecord,
     Election,
     Fault,
     FenceRecord,
     Flavor,
     FlavorSpec,
+    FormerMembership,
     Holder,
     HostLog,
+    HostUsage,
     Hypervisor,
     HypervisorStatus,
     HypervisorUsage,
@@ -44,6 +63,7 @@ from outlive.resources import (
     Migration,
     ObjectMeta,
     ObjectRef,
+    Pause,
     Proof,
     Resource,
     StorageDaemon,
@@ -52,15 +72,13 @@ from outlive.resources import (
     VirtualMachine,
     VirtualMachineSpec,
     VirtualMachineStatus,
+    created_fields,
+    encode,
+    owners_of,
+    to_builtins,
 )
-from outlive.resources.cluster import ClusterStatus, Pause
-from outlive.resources.codec import encode, to_builtins
-from outlive.resources.hosts import HostUsage
-from outlive.resources.memberships import Cut, FormerMembership
-from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.vms import RUN_FINALIZER
-from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER, HUMANS, PRIMARY, given_fields, owners_of
-from outlive.store.tables import owner_of
+from outlive.resources.reasons import FaultCode
+from outlive.store import owner_of
 
 ME, OTHER, THIRD = "kvm-1", "kvm-2", "kvm-3"
 HOSTS = (ME, OTHER, THIRD)
@@ -125,7 +143,7 @@ def test_what_is_allowed_keeps_every_entry_of_others_that_is_not_fenced(
     if host_refusal(who, before, after, Facts(members=members)):
         return
     theirs = [one for one in before.status.holders if one.hypervisor != who.host]
-    assert all(one in after.status.holders or fenced(one, members, reach_of(before)) for one in theirs)
+    assert all(one in after.status.holders or is_fenced(one, members, reach_of(before)) for one in theirs)
     assert all(one in theirs for one in after.status.holders if one.hypervisor != who.host)
     assert after.spec == before.spec
     if not is_related(who.host, before):
@@ -345,7 +363,7 @@ def test_a_controller_writes_of_the_conditions_of_a_host_only_ready_while_it_doe
         return Hypervisor(metadata=ObjectMeta(name=ME), status=HypervisorStatus(conditions=found))
 
     def refusal(before: Hypervisor, after: Hypervisor, names: tuple[str, ...] = ("failover",)) -> str:
-        return check_hypervisor_of_others(names, before, after, Facts())
+        return check_hypervisor_by_controller(names, before, after, Facts())
 
     well = hypervisor(("Ready", "True", "HostRenews"), ("Tainted", "False", ""))
     silent = hypervisor(("Ready", "Unknown", "HostSilent"), ("Tainted", "False", ""))
@@ -471,9 +489,9 @@ def test_a_host_says_that_the_store_went_back_and_ends_the_wait_only_for_hosts_t
         ]
         return Facts(members=tuple(members), hosts=HOSTS)
 
-    went_back = _replace(NOW, status=NOW.status.became("new", Pause(waits_for=(ME,))))
+    went_back = _replace(NOW, status=NOW.status.with_incarnation("new", Pause(waits_for=(ME,))))
     assert host_refusal(WHO, NOW, went_back) == ""
-    silent = _replace(NOW, status=NOW.status.became("new", Pause()))
+    silent = _replace(NOW, status=NOW.status.with_incarnation("new", Pause()))
     assert "without a pause that waits for kvm-1" in host_refusal(WHO, NOW, silent)
     assert host_refusal(WHO, NOW, paused(ME), facts(OTHER, THIRD)) == ""
     assert "kvm-1 is registered in this store" in host_refusal(WHO, NOW, paused(ME), facts(*HOSTS))
@@ -520,8 +538,8 @@ def test_people_create_a_membership_only_for_one_that_was_lost() -> None:
 
 
 def test_what_is_given_at_a_creation() -> None:
-    assert given_fields(member(state="Revoked")) == ["record.machineId", "record.bootId", "record.state"]
-    assert given_fields(vm(phase="start")) == []  # the store drops it
+    assert created_fields(member(state="Revoked")) == ["record.machineId", "record.bootId", "record.state"]
+    assert created_fields(vm(phase="start")) == []  # the store drops it
 
 
 def test_a_controller_writes_what_controllers_do() -> None:

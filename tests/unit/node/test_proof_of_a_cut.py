@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from outlive.node.fencing.proofs import PROVE_CUT, CutView
-from outlive.node.fencing.states import CONDEMN, CondemnView
-from outlive.node.membership.states import MemberView, Reach, fenced, proof_of
+from outlive.node.fencing import CONDEMN, PROVE_CUT, CondemnView, CutView
+from outlive.node.membership import MemberView, Reach, is_fenced, proof_of
 from outlive.resources import FenceRecord, Holder, MemberRecord
 
 DISK = ("disk:d",)
@@ -31,7 +30,7 @@ def test_the_proof_of_a_cut_is_there_after_the_host_came_back_and_was_condemned_
     assert again.record is not None
     assert again.record.fence.findings == ()
     members = (MemberView(host="a", uid="u", record=again.record),)
-    assert fenced(HOLDER, members, REACH)
+    assert is_fenced(HOLDER, members, REACH)
     proof = proof_of(HOLDER, members, REACH)
     assert proof is not None
     assert (proof.kind, proof.evidence, proof.epoch, proof.fence) == ("cut", "read back", 1, "a.1.x")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.node.fencing.proofs import LIFT_CUT, PROVE_CUT, CutView, LiftView
+from outlive.node.fencing import LIFT_CUT, PROVE_CUT, CutView, LiftView
 from outlive.resources import Cut, FenceRecord, MemberRecord
-from outlive.simulation.disks import Disks
+from outlive.simulation import SimDisks
 
 SCOPE = ("disk:d", "port:p")
 
@@ -18,13 +18,13 @@ def _lift(*, through: int, dead_through: int, epoch: int) -> MemberRecord | None
 
 
 def test_a_late_order_to_lift_leaves_a_newer_cut_alone() -> None:
-    disks = Disks("all", lambda _: None)
+    disks = SimDisks("all", lambda _: None)
     disks.cut("a", 1, SCOPE)
     disks.cut("a", 2, SCOPE)
     disks.lift("a", 1)
-    assert disks.scope("a", 2) == SCOPE
+    assert disks.cut_scope("a", 2) == SCOPE
     disks.lift("a", 2)
-    assert disks.scope("a", 2) == ()
+    assert disks.cut_scope("a", 2) == ()
 
 
 def test_the_record_loses_only_the_cut_that_was_lifted() -> None:

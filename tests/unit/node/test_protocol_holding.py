@@ -5,8 +5,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from outlive.node.membership.holders import ENTER, HOLD, REHOLD, RESUME, SEND, HoldView, Me, MoveView, ReholdView
-from outlive.node.membership.states import MemberView, Reach
+from outlive.node.membership import (
+    ENTER,
+    HOLD,
+    REHOLD,
+    RESUME,
+    SEND,
+    HoldView,
+    Me,
+    MemberView,
+    MoveView,
+    Reach,
+    ReholdView,
+)
 from outlive.resources import Holder, MemberRecord
 
 ME = Me(host="a", uid="u-a", epoch=2)

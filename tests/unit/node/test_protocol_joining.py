@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from outlive.node.fencing.proofs import PROVE_OPERATOR, OperatorView
-from outlive.node.membership.steps import JoinView, Remembered, join
+from outlive.node.fencing import PROVE_OPERATOR, OperatorView
+from outlive.node.membership import JoinView, RememberedMembership
+from outlive.node.membership.steps import join
 from outlive.resources import FenceRecord, MemberRecord, Proof
 
 
@@ -18,7 +19,7 @@ def _record(**changes: object) -> MemberRecord:
 
 def test_a_host_that_was_proven_dead_never_begins_an_epoch_twice_after_a_rollback() -> None:
     dead = _record(state="Revoked", dead_through=1, proof=Proof(kind="power", epoch=1))
-    outcome = join(_view(dead, remembered=Remembered(uid="u", epoch=4), gate_closed=True))
+    outcome = join(_view(dead, remembered=RememberedMembership(uid="u", epoch=4), gate_closed=True))
     assert outcome.row == "J4"
     assert outcome.record is not None
     assert outcome.record.epoch == 5

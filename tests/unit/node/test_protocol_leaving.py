@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from outlive.node.membership.holders import CREATE, HOLD, CreateView, HoldView, Me
-from outlive.node.membership.states import MemberView, dead
-from outlive.node.membership.steps import (
+from outlive.node.membership import (
+    CREATE,
+    HOLD,
     J2,
     LEAVE,
+    CreateView,
+    HoldView,
     JoinOutcome,
     JoinView,
     LeaseState,
     LeaseView,
     LeaveView,
-    Remembered,
-    join,
+    Me,
+    MemberView,
+    RememberedMembership,
+    is_proven_dead,
     lease_state,
 )
-from outlive.recovery.states import lost_by
+from outlive.node.membership.steps import join
+from outlive.recovery import find_losing_fence
 from outlive.resources import Holder, MemberRecord
 
 HELD = MemberRecord(machine_id="m", boot_id="b", epoch=3, seq=8, nonce="n", dead_through=1)
@@ -43,7 +48,7 @@ def test_who_leaves_says_that_its_epoch_is_dead() -> None:
 
 def test_an_entry_that_comes_after_its_host_has_left_binds_nobody() -> None:
     left = MemberView(host="a", uid="u", record=_left())
-    assert dead(LATE, (left,))
+    assert is_proven_dead(LATE, (left,))
     other = HoldView(
         vm="v", me=Me(host="b", uid="w", epoch=1), assigned="b", holders=(LATE,), members=(left,), run_id="next"
     )
@@ -53,7 +58,7 @@ def test_an_entry_that_comes_after_its_host_has_left_binds_nobody() -> None:
 
 
 def test_a_host_that_left_and_starts_again_begins_a_new_epoch_and_contradicts_nobody() -> None:
-    outcome = _join(_left(), remembered=Remembered(uid="u", epoch=3), gate_closed=False)
+    outcome = _join(_left(), remembered=RememberedMembership(uid="u", epoch=3), gate_closed=False)
     assert (outcome.row, outcome.contradicted) == ("J4", None)
     assert outcome.record is not None
     assert (outcome.record.state, outcome.record.epoch, outcome.record.dead_through) == ("Held", 4, 3)
@@ -80,7 +85,7 @@ def test_a_lost_answer_to_leaving_is_not_taken_for_a_fence() -> None:
 
 
 def test_a_host_that_left_is_not_lost_by_a_fence() -> None:
-    assert lost_by(_left()) is None
+    assert find_losing_fence(_left()) is None
 
 
 def test_nothing_is_left_while_a_write_of_an_entry_is_under_way() -> None:

@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from outlive.node.membership.join import lifted
-from outlive.node.membership.steps import SELF_CLEAN, CleanedView, JoinView, Remembered, join
+from outlive.node.membership import SELF_CLEAN, CleanedView, JoinView, RememberedMembership, lift_epoch
+from outlive.node.membership.steps import join
 from outlive.resources import MemberRecord, Proof
 
 EPOCHS = st.integers(1, 9)
@@ -22,7 +22,7 @@ def _view(record: MemberRecord, known: int, *, domains: tuple[str, ...] = (), bo
         machine_id="m",
         boot_id=boot_id,
         nonce="n",
-        remembered=Remembered(uid="u", epoch=known) if known else None,
+        remembered=RememberedMembership(uid="u", epoch=known) if known else None,
         domains=domains,
     )
 
@@ -47,9 +47,9 @@ def test_host_enters_with_an_epoch_that_was_never_used_and_its_own_ones_are_not_
     """Whatever the backup says; ``before``: it is older than the present boot, and domains of that are there."""
     assume(dead_through <= epoch)
     record = _record(epoch, state, dead_through, boot_id=boot_id)
-    outcome = join(lifted(_view(record, known, domains=("vm",))))
+    outcome = join(lift_epoch(_view(record, known, domains=("vm",))))
     if outcome.destroy_first:
-        outcome = join(lifted(_view(record, known)))
+        outcome = join(lift_epoch(_view(record, known)))
     assert outcome.refused is None
     assert outcome.record is not None
     assert outcome.record.epoch > max(epoch, known)
@@ -58,14 +58,14 @@ def test_host_enters_with_an_epoch_that_was_never_used_and_its_own_ones_are_not_
 
 
 def test_host_whose_backup_is_older_than_its_boot_keeps_its_domains_to_register_them() -> None:
-    outcome = join(lifted(_view(_record(2, "Held", 0, boot_id="before"), 3, domains=("vm",))))
+    outcome = join(lift_epoch(_view(_record(2, "Held", 0, boot_id="before"), 3, domains=("vm",))))
     assert (outcome.row, outcome.destroy_first) == ("J3", False)
     assert outcome.record is not None
     assert (outcome.record.epoch, outcome.record.dead_through) == (4, 0)
 
 
 def test_host_that_its_backup_calls_dead_through_an_older_epoch_keeps_its_domains_as_well() -> None:
-    outcome = join(lifted(_view(_record(2, "Revoked", 2), 3, domains=("vm",))))
+    outcome = join(lift_epoch(_view(_record(2, "Revoked", 2), 3, domains=("vm",))))
     assert (outcome.row, outcome.destroy_first) == ("J3", False)
     assert outcome.record is not None
     assert (outcome.record.epoch, outcome.record.dead_through) == (4, 2)

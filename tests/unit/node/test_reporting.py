@@ -10,27 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support.field_writers import WriterStore
-from tests.support.loops import run
+from tests.support.loops import run, run_by
 from tests.support.node_worlds import at, faults, play
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import NotUnderstood, Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.fencing.policy import DesiredState
+from outlive.base import LoopClock, NotUnderstood, Random, SeededIds, Unavailable
+from outlive.node import STALE_CYCLES, HostReporter, StorageLosses
+from outlive.node.fencing import DesiredState
 from outlive.node.ports import Domain, NoNetworks
-from outlive.node.status import STALE_CYCLES, HostReporter
-from outlive.node.storage_watch import StorageLosses
-from outlive.node.vm.context import GuestCounts, NodeSettings
-from outlive.node.vm.domains import LocalDomains
+from outlive.node.vm import GuestCounts, LocalDomains, NodeSettings
 from outlive.resources import Amounts, Capabilities, Cluster, Hypervisor, HypervisorStatus, HypervisorUsage, ObjectMeta
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.faults import FaultRecorder, FaultSet
-from outlive.runtime.units import Duration
-from outlive.simulation.world import World
-from outlive.store.http_answers import object_of
-from outlive.store.memory import MemoryStore
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import DecisionLog, Duration, FaultRecorder, FaultSet
+from outlive.simulation import World
+from outlive.store import MemoryStore, decode_object
 
 INTERVAL_S = 5.0
 LIMIT_S = 3.0
@@ -52,7 +44,7 @@ class Service:
             await asyncio.sleep(1e6 if self.hangs else 0)
             raise Unavailable("no answer")
 
-    async def domains(self) -> list[Domain]:
+    async def list_domains(self) -> list[Domain]:
         await self._answer("domains")
         return []
 
@@ -60,17 +52,17 @@ class Service:
         await self._answer("guests")
         return self.guests
 
-    def capacity(self) -> Amounts:
+    def read_capacity(self) -> Amounts:
         return Amounts(cpu=1000, memory=1 << 30)
 
-    def capabilities(self) -> Capabilities:
+    def read_capabilities(self) -> Capabilities:
         return Capabilities(cpu_arch="x86_64", cpus=4, kernel="6.1.0", os="Debian GNU/Linux 12 (bookworm)")
 
-    def used(self) -> None:
+    def read_usage(self) -> None:
         if "machine" in self.silent:
             raise OSError("/proc is not there")
 
-    def load(self) -> float:
+    def read_load(self) -> float:
         return 0.75
 
 
@@ -85,7 +77,7 @@ class NoVms:
     def get(self, name: str) -> None:
         return None
 
-    def figures(self) -> tuple[dict[str, int], dict[str, float]]:
+    def read_figures(self) -> tuple[dict[str, int], dict[str, float]]:
         return {}, {}
 
 
@@ -118,7 +110,7 @@ class Host:
             lease=SimpleNamespace(held=True),
             machine=service,
             statistics=self.service.statistics,
-            storage=SimpleNamespace(address=lambda: ""),
+            storage=SimpleNamespace(own_address=lambda: ""),
             networks={},
             network=self.network,
             links=None,
@@ -136,7 +128,7 @@ class Host:
     async def intervals(self, count: int) -> list[str]:
         """So many publications; the faults after them."""
         for _ in range(count):
-            await self.reporter.figures()
+            await self.reporter.publish_figures()
             await self.clock.sleep(INTERVAL_S)
         return [one.message.text for one in self.faults.active]
 
@@ -161,20 +153,20 @@ def told(story: Callable[[Host], Awaitable[None]]) -> None:
         ({"machine"}, "its kernel does"),
     ],
 )
-def test_who_brings_no_figures_three_times_is_a_fault_until_it_does(silent: set[str], who: str, hangs: bool) -> None:
-    async def story(host: Host) -> None:
-        assert await host.intervals(1) == []
-        assert (await host.usage()).stale == ()
-        host.service.silent, host.service.hangs = silent, hangs
-        assert await host.intervals(STALE_CYCLES - 1) == []
-        assert (await host.usage()).stale == tuple(sorted(silent))
-        assert (await host.usage()).load == 0.75, "what is not brought anew keeps its value"
-        assert await host.intervals(1) == [f"figures of h1 are old: {who} not answer"]
-        host.service.silent = set()
-        assert await host.intervals(1) == []
-        assert (await host.usage()).stale == ()
-
-    told(story)
+@run_by(told)
+async def test_who_brings_no_figures_three_times_is_a_fault_until_it_does(
+    host: Host, *, silent: set[str], who: str, hangs: bool
+) -> None:
+    assert await host.intervals(1) == []
+    assert (await host.usage()).stale == ()
+    host.service.silent, host.service.hangs = silent, hangs
+    assert await host.intervals(STALE_CYCLES - 1) == []
+    assert (await host.usage()).stale == tuple(sorted(silent))
+    assert (await host.usage()).load == 0.75, "what is not brought anew keeps its value"
+    assert await host.intervals(1) == [f"figures of h1 are old: {who} not answer"]
+    host.service.silent = set()
+    assert await host.intervals(1) == []
+    assert (await host.usage()).stale == ()
 
 
 def test_what_guests_use_is_by_the_second_and_nothing_where_one_was_started_anew() -> None:
@@ -195,48 +187,44 @@ def test_what_guests_use_is_by_the_second_and_nothing_where_one_was_started_anew
     assert set(found[0]) == {"cpu", "memory", "diskRead", "diskWritten", "netReceived", "netSent"}
 
 
-def test_all_are_asked_for_their_figures_at_once() -> None:
-    async def story(host: Host) -> None:
-        host.service.silent, host.service.hangs = {"domains", "guests"}, True
-        began = host.clock.monotonic()
-        await host.reporter.figures()
-        assert host.clock.monotonic() - began == pytest.approx(LIMIT_S)
-
-    told(story)
+@run_by(told)
+async def test_all_are_asked_for_their_figures_at_once(host: Host) -> None:
+    host.service.silent, host.service.hangs = {"domains", "guests"}, True
+    began = host.clock.monotonic()
+    await host.reporter.publish_figures()
+    assert host.clock.monotonic() - began == pytest.approx(LIMIT_S)
 
 
-def test_host_says_what_runs_its_vms_so_that_placement_offers_it() -> None:
-    async def story(host: Host) -> None:
-        await host.domains.look()
-        before = HypervisorStatus(capabilities=Capabilities(cpu_arch="imported"))
-        await host.memory.create(Hypervisor(metadata=ObjectMeta(name="h1"), status=before))
-        assert await host.reporter.report()
-        status = (await host.memory.get(Hypervisor, "h1")).status
-        assert status.domain_capabilities.hypervisor_type == "kvm"
-        assert status.capabilities == host.service.capabilities()
-        assert status.version
-
-    told(story)
+@run_by(told)
+async def test_host_says_what_runs_its_vms_so_that_placement_offers_it(host: Host) -> None:
+    await host.domains.refresh()
+    before = HypervisorStatus(capabilities=Capabilities(cpu_arch="imported"))
+    await host.memory.create(Hypervisor(metadata=ObjectMeta(name="h1"), status=before))
+    assert await host.reporter.report()
+    status = (await host.memory.get(Hypervisor, "h1")).status
+    assert status.domain_capabilities.hypervisor_type == "kvm"
+    assert status.capabilities == host.service.read_capabilities()
+    assert status.version
 
 
-def test_host_says_which_chassis_of_ovn_it_is_and_keeps_what_it_said_while_its_switch_is_silent() -> None:
-    async def story(host: Host) -> None:
-        await host.domains.look()
-        await host.memory.create(Hypervisor(metadata=ObjectMeta(name="h1")))
-        said = []
-        for host.network.chassis in ("", "kvm-1", None):
-            written = await host.reporter.report()
-            assert written == (host.network.chassis is not None), "else it is asked again"
-            said.append((await host.memory.get(Hypervisor, "h1")).status.chassis)
-        assert said == ["", "kvm-1", "kvm-1"]
-
-    told(story)
+@run_by(told)
+async def test_host_says_which_chassis_of_ovn_it_is_and_keeps_what_it_said_while_its_switch_is_silent(
+    host: Host,
+) -> None:
+    await host.domains.refresh()
+    await host.memory.create(Hypervisor(metadata=ObjectMeta(name="h1")))
+    said = []
+    for host.network.chassis in ("", "kvm-1", None):
+        written = await host.reporter.report()
+        assert written == (host.network.chassis is not None), "else it is asked again"
+        said.append((await host.memory.get(Hypervisor, "h1")).status.chassis)
+    assert said == ["", "kvm-1", "kvm-1"]
 
 
 def test_daemon_that_is_older_than_the_server_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotUnderstood, match="newMember"):
-        object_of(Cluster, b'{"kind": "Cluster", "metadata": {"name": "default"}, "newMember": 1}', writing=False)
-    look = DesiredState.look
+        decode_object(Cluster, b'{"kind": "Cluster", "metadata": {"name": "default"}, "newMember": 1}', writing=False)
+    look = DesiredState.refresh
 
     async def story(world: World) -> None:
         async def newer(desired: DesiredState) -> None:
@@ -248,7 +236,7 @@ def test_daemon_that_is_older_than_the_server_says_so(monkeypatch: pytest.Monkey
             return [name for name in faults(world) if FaultCode.VERSION_BEHIND in name]
 
         assert said() == []
-        monkeypatch.setattr(DesiredState, "look", newer)
+        monkeypatch.setattr(DesiredState, "refresh", newer)
         await at(world, 20)
         assert said() == ["version-behind.kvm-1"]
         monkeypatch.undo()

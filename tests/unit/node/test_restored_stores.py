@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.loops import run
+from tests.support.loops import run_by
 from tests.support.node_worlds import (
     assigned,
     at,
@@ -23,23 +23,13 @@ from tests.support.node_worlds import (
     without_finalizer,
 )
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.fencing.proofs import (
-    PROVE_OPERATOR,
-    PROVE_POWER,
-    PROVE_WATCHDOG,
-    OperatorView,
-    PowerView,
-    WatchdogView,
-)
-from outlive.node.membership.pause import PauseGate, waits_for
-from outlive.node.membership.steps import LEAVE, LeaveView
-from outlive.node.vm.context import VmContext
+from outlive.base import LoopClock, Random, SeededIds, Unavailable
+from outlive.node.fencing import PROVE_OPERATOR, PROVE_POWER, PROVE_WATCHDOG, OperatorView, PowerView, WatchdogView
+from outlive.node.membership import LEAVE, LeaveView, PauseGate, waits_for
+from outlive.node.vm import VmContext
 from outlive.resources import (
     Cluster,
+    ClusterStatus,
     Cut,
     FenceRecord,
     GuardRecord,
@@ -47,13 +37,12 @@ from outlive.resources import (
     MemberRecord,
     Membership,
     ObjectMeta,
+    Pause,
 )
-from outlive.resources.cluster import ClusterStatus, Pause
 from outlive.resources.reasons import VmReason
-from outlive.runtime.faults import ActiveFault, FaultRecorder
-from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
-from outlive.simulation.world import World
-from outlive.store.memory import MemoryStore
+from outlive.runtime import ActiveFault, FaultRecorder
+from outlive.simulation import HostSpec, VmSpec, World, WorldSpec
+from outlive.store import MemoryStore
 
 CONDEMNED = MemberRecord(
     machine_id="m",
@@ -117,49 +106,47 @@ def test_a_host_that_leaves_has_nothing_left_to_register() -> None:
 
 
 @pytest.mark.slow
-def test_host_that_misses_a_write_in_a_store_that_nobody_says_was_restored_has_the_cluster_paused() -> None:
-    async def story(world: World) -> None:
-        before = world.store.incarnation
-        await world.do("store-snapshot", {})
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        await at(world, 15)
-        assert world.running("vm-1") == ("kvm-2",)
-        await world.do("cut", {"network": "store", "hosts": ["kvm-2"]})
-        await world.do("store-restore", {})
-        await _says(world, before)
-        await at(world, 60)
-        status = cluster_of(world).status
-        assert status.store_incarnation not in (before, world.store.incarnation)
-        assert status.former_incarnations[0] == before
-        assert status.pause is not None
-        assert status.pause.reason == "went-back"
-        assert record(world).incarnation == status.store_incarnation
-        assert waits(world) == ("kvm-2",)
-        assert not [text for text in narrated(world, "vm-1", "hold") if "kvm-1 epoch 2" in text]
-        assert "store-went-back.kvm-1" in faults(world)
-        await world.do("heal", {"network": "store", "hosts": ["kvm-2"]})
-        await at(world, 100)
-        assert waits(world) == ()
-        assert world.running("vm-1") == ("kvm-2",)
-        assert [one.hypervisor for one in vm_of(world).status.holders] == ["kvm-2"]
+@run_by(play)
+async def test_host_that_misses_a_write_in_a_store_that_nobody_says_was_restored_has_the_cluster_paused(
+    world: World,
+) -> None:
+    before = world.store.incarnation
+    await world.do("store-snapshot", {})
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+    await at(world, 15)
+    assert world.running_hosts("vm-1") == ("kvm-2",)
+    await world.do("cut", {"network": "store", "hosts": ["kvm-2"]})
+    await world.do("store-restore", {})
+    await _says(world, before)
+    await at(world, 60)
+    status = cluster_of(world).status
+    assert status.store_incarnation not in (before, world.store.incarnation)
+    assert status.former_incarnations[0] == before
+    assert status.pause is not None
+    assert status.pause.reason == "went-back"
+    assert record(world).incarnation == status.store_incarnation
+    assert waits(world) == ("kvm-2",)
+    assert not [text for text in narrated(world, "vm-1", "hold") if "kvm-1 epoch 2" in text]
+    assert "store-went-back.kvm-1" in faults(world)
+    await world.do("heal", {"network": "store", "hosts": ["kvm-2"]})
+    await at(world, 100)
+    assert waits(world) == ()
+    assert world.running_hosts("vm-1") == ("kvm-2",)
+    assert [one.hypervisor for one in vm_of(world).status.holders] == ["kvm-2"]
 
-    play(story)
 
-
-def test_cluster_goes_on_by_itself_once_every_host_has_registered_in_a_store_that_went_back() -> None:
-    async def story(world: World) -> None:
-        before = world.store.incarnation
-        await world.do("store-snapshot", {})
-        await at(world, 5)
-        await world.do("store-restore", {})
-        await _says(world, before)
-        await at(world, 10)
-        await world.do("guest-crash", {"vms": ["vm-1"]})
-        await at(world, 60)
-        assert world.running("vm-1") == ("kvm-1",)
-        assert cluster_of(world).status.pause is None
-
-    play(story)
+@run_by(play)
+async def test_cluster_goes_on_by_itself_once_every_host_has_registered_in_a_store_that_went_back(world: World) -> None:
+    before = world.store.incarnation
+    await world.do("store-snapshot", {})
+    await at(world, 5)
+    await world.do("store-restore", {})
+    await _says(world, before)
+    await at(world, 10)
+    await world.do("guest-crash", {"vms": ["vm-1"]})
+    await at(world, 60)
+    assert world.running_hosts("vm-1") == ("kvm-1",)
+    assert cluster_of(world).status.pause is None
 
 
 async def _paused_with_a_guest_to_start(world: World) -> None:
@@ -172,45 +159,40 @@ async def _paused_with_a_guest_to_start(world: World) -> None:
     await world.do("guest-crash", {"vms": ["vm-1"]})
 
 
-def test_paused_cluster_starts_nothing_until_an_operator_confirms_that_the_missing_host_is_lost() -> None:
-    async def story(world: World) -> None:
-        await _paused_with_a_guest_to_start(world)
-        await at(world, 60)
-        assert world.running("vm-1") == ()
-        pause = cluster_of(world).status.pause
-        assert pause is not None
-        assert (pause.reason, pause.waits_for) == ("restored", ("kvm-2",))
-        assert vm_of(world).status.reason == VmReason.CLUSTER_PAUSED
-        await world.do("confirm-incarnation", {})
-        await at(world, 100)
-        assert world.running("vm-1") == ("kvm-1",)
-        assert vm_of(world).status.reason == ""
-
-    play(story)
-
-
-def test_deleting_the_cluster_does_not_end_its_pause() -> None:
-    async def story(world: World) -> None:
-        await _paused_with_a_guest_to_start(world)
-        await world.store.delete(cluster_of(world).ref)
-        await at(world, 60)
-        assert world.running("vm-1") == ()
-
-    play(story)
+@run_by(play)
+async def test_paused_cluster_starts_nothing_until_an_operator_confirms_that_the_missing_host_is_lost(
+    world: World,
+) -> None:
+    await _paused_with_a_guest_to_start(world)
+    await at(world, 60)
+    assert world.running_hosts("vm-1") == ()
+    pause = cluster_of(world).status.pause
+    assert pause is not None
+    assert (pause.reason, pause.waits_for) == ("restored", ("kvm-2",))
+    assert vm_of(world).status.reason == VmReason.CLUSTER_PAUSED
+    await world.do("confirm-incarnation", {})
+    await at(world, 100)
+    assert world.running_hosts("vm-1") == ("kvm-1",)
+    assert vm_of(world).status.reason == ""
 
 
-def test_cluster_whose_document_is_missing_is_paused_where_hosts_have_registered_in_it() -> None:
-    async def story() -> None:
-        clock, ids = LoopClock(), SeededIds(Random(1))
-        store = MemoryStore(clock, ids)
-        gate = PauseGate(store, clock, ids)
-        assert not await gate.paused()
-        await store.create(Membership(metadata=ObjectMeta(name="a"), record=_replace(CONDEMNED, incarnation="")))
-        assert not await gate.paused()
-        await store.create(Membership(metadata=ObjectMeta(name="b"), record=CONDEMNED))
-        assert await gate.paused()
+@run_by(play)
+async def test_deleting_the_cluster_does_not_end_its_pause(world: World) -> None:
+    await _paused_with_a_guest_to_start(world)
+    await world.store.delete(cluster_of(world).ref)
+    await at(world, 60)
+    assert world.running_hosts("vm-1") == ()
 
-    run(story())
+
+async def test_cluster_whose_document_is_missing_is_paused_where_hosts_have_registered_in_it() -> None:
+    clock, ids = LoopClock(), SeededIds(Random(1))
+    store = MemoryStore(clock, ids)
+    gate = PauseGate(store, clock, ids)
+    assert not await gate.is_paused()
+    await store.create(Membership(metadata=ObjectMeta(name="a"), record=_replace(CONDEMNED, incarnation="")))
+    assert not await gate.is_paused()
+    await store.create(Membership(metadata=ObjectMeta(name="b"), record=CONDEMNED))
+    assert await gate.is_paused()
 
 
 def test_hosts_are_waited_for_that_have_not_registered_in_this_store_whatever_the_backup_says_of_them() -> None:
@@ -230,95 +212,87 @@ def test_hosts_are_waited_for_that_have_not_registered_in_this_store_whatever_th
     assert waits_for(lacked, {"here": members["here"]}, []) == ("lacked",)
 
 
-def test_run_that_ends_while_its_host_registers_it_gets_no_entry() -> None:
-    async def story(world: World) -> None:
-        await world.do("request", {"vm": "vm-1", "verb": "stop"})
-        await at(world, 15)
-        await world.do("store-snapshot", {})
-        await world.do("request", {"vm": "vm-1", "verb": "start"})
-        await at(world, 30)
-        assert world.running("vm-1") == ("kvm-1",)
-        await world.do("slow-store", {"hosts": ["kvm-1"], "by": 1.0})
-        await world.do("store-restore", {})
-        assert holders(world) == []
-        await at(world, 34.9)  # it was listed, and its document is being read
-        role: Any = world.hosts["kvm-1"].daemon.role
-        assert await role.daemon.shared.domains.destroy("vm-1")
-        before = len(narrated(world, "vm-1", "hold"))
-        await at(world, 80)
-        assert narrated(world, "vm-1", "hold")[before:] == []
-
-    play(story)
+@run_by(play)
+async def test_run_that_ends_while_its_host_registers_it_gets_no_entry(world: World) -> None:
+    await world.do("request", {"vm": "vm-1", "verb": "stop"})
+    await at(world, 15)
+    await world.do("store-snapshot", {})
+    await world.do("request", {"vm": "vm-1", "verb": "start"})
+    await at(world, 30)
+    assert world.running_hosts("vm-1") == ("kvm-1",)
+    await world.do("slow-store", {"hosts": ["kvm-1"], "by": 1.0})
+    await world.do("store-restore", {})
+    assert holders(world) == []
+    await at(world, 34.9)  # it was listed, and its document is being read
+    role: Any = world.hosts["kvm-1"].daemon.role
+    assert await role.daemon.shared.domains.destroy("vm-1")
+    before = len(narrated(world, "vm-1", "hold"))
+    await at(world, 80)
+    assert narrated(world, "vm-1", "hold")[before:] == []
 
 
 @pytest.mark.slow
-def test_host_that_was_found_dead_in_the_restored_store_starts_its_vms_once_it_has_booted() -> None:
+@run_by(play, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
+async def test_host_that_was_found_dead_in_the_restored_store_starts_its_vms_once_it_has_booted(world: World) -> None:
     """What it remembers is later than the backup, and its membership speaks of the present store: somebody proved."""
-
-    async def story(world: World) -> None:
-        await world.do("store-snapshot", {})
-        for _ in range(2):
-            await world.do("power-off", {"hosts": ["kvm-2"]})
-            await world.clock.sleep(1.0)
-            await world.do("power-on", {"hosts": ["kvm-2"]})
-            await world.clock.sleep(60.0)
-        assert record(world, "kvm-2").epoch == 3
+    await world.do("store-snapshot", {})
+    for _ in range(2):
         await world.do("power-off", {"hosts": ["kvm-2"]})
-        await world.do("store-restore", {})
-        await condemn(world, "kvm-2", dead="power")
-        found = world.store.find(Membership, "kvm-2")
-        assert found is not None
-        await world.store.replace(_replace(found, record=_replace(found.record, incarnation=world.store.incarnation)))
+        await world.clock.sleep(1.0)
         await world.do("power-on", {"hosts": ["kvm-2"]})
-        await world.clock.sleep(90.0)
-        assert (record(world, "kvm-2").state, record(world, "kvm-2").epoch) == ("Held", 4)
-        assert world.running("vm-2") == ("kvm-2",)
+        await world.clock.sleep(60.0)
+    assert record(world, "kvm-2").epoch == 3
+    await world.do("power-off", {"hosts": ["kvm-2"]})
+    await world.do("store-restore", {})
+    await condemn(world, "kvm-2", dead="power")
+    found = world.store.find(Membership, "kvm-2")
+    assert found is not None
+    await world.store.replace(_replace(found, record=_replace(found.record, incarnation=world.store.incarnation)))
+    await world.do("power-on", {"hosts": ["kvm-2"]})
+    await world.clock.sleep(90.0)
+    assert (record(world, "kvm-2").state, record(world, "kvm-2").epoch) == ("Held", 4)
+    assert world.running_hosts("vm-2") == ("kvm-2",)
 
-    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
 
-
-def test_host_that_is_isolated_while_it_registers_what_it_runs_stays_out_until_it_has_booted() -> None:
+@run_by(play, violations=True)
+async def test_host_that_is_isolated_while_it_registers_what_it_runs_stays_out_until_it_has_booted(
+    world: World,
+) -> None:
     """What it had read of itself was from before it was condemned, and others may have been given its VM since."""
-
-    async def story(world: World) -> None:
-        role: Any = world.hosts["kvm-1"].daemon.role
-        await world.do("laggy-hypervisor", {"hosts": ["kvm-1"], "by": 4.0})
-        await _says(world, "another")
-        for _ in range(200):
-            if role.daemon.registration.needed:
-                break
-            await world.clock.sleep(0.1)
-        await world.clock.sleep(0.2)  # its domains are being listed
-        await world.do("laggy-hypervisor", {"hosts": ["kvm-1"], "by": 0.0})
-        uid = _member(world, "kvm-2").metadata.uid
-        taken = Holder(hypervisor="kvm-2", member_uid=uid, epoch=1, run_id="theirs", seen="running")
-        await set_status(world, holders=(taken,), assigned=assigned("kvm-2"))
-        await condemn(world)
-        found = _member(world, "kvm-1")
-        await world.store.replace(_replace(found, record=_replace(found.record, cut=Cut(through=1))))
-        await world.clock.sleep(20.0)
-        assert (record(world).state, record(world).epoch) == ("Revoked", 1)
-        assert "host-isolated.kvm-1" in faults(world)
-        assert not [text for text in narrated(world, "vm-1", "hold") if "kvm-1 epoch 2" in text]
-        await world.do("power-off", {"hosts": ["kvm-1"]})
-        await world.do("power-on", {"hosts": ["kvm-1"]})
-        await world.clock.sleep(90.0)
-        assert (record(world).state, record(world).epoch) == ("Held", 2)
-        assert "host-isolated.kvm-1" not in faults(world)
-        assert world.running("vm-1") == ()
-
-    play(story, violations=True)
+    role: Any = world.hosts["kvm-1"].daemon.role
+    await world.do("laggy-hypervisor", {"hosts": ["kvm-1"], "by": 4.0})
+    await _says(world, "another")
+    for _ in range(200):
+        if role.daemon.registration.needed:
+            break
+        await world.clock.sleep(0.1)
+    await world.clock.sleep(0.2)  # its domains are being listed
+    await world.do("laggy-hypervisor", {"hosts": ["kvm-1"], "by": 0.0})
+    uid = _member(world, "kvm-2").metadata.uid
+    taken = Holder(hypervisor="kvm-2", member_uid=uid, epoch=1, run_id="theirs", seen="running")
+    await set_status(world, holders=(taken,), assigned=assigned("kvm-2"))
+    await condemn(world)
+    found = _member(world, "kvm-1")
+    await world.store.replace(_replace(found, record=_replace(found.record, cut=Cut(through=1))))
+    await world.clock.sleep(20.0)
+    assert (record(world).state, record(world).epoch) == ("Revoked", 1)
+    assert "host-isolated.kvm-1" in faults(world)
+    assert not [text for text in narrated(world, "vm-1", "hold") if "kvm-1 epoch 2" in text]
+    await world.do("power-off", {"hosts": ["kvm-1"]})
+    await world.do("power-on", {"hosts": ["kvm-1"]})
+    await world.clock.sleep(90.0)
+    assert (record(world).state, record(world).epoch) == ("Held", 2)
+    assert "host-isolated.kvm-1" not in faults(world)
+    assert world.running_hosts("vm-1") == ()
 
 
-def test_host_whose_hypervisor_service_is_stopped_registers_what_it_runs() -> None:
-    async def story(world: World) -> None:
-        role: Any = world.hosts["kvm-1"].daemon.role
-        await _says(world, "another")
-        world.hosts["kvm-1"].hypervisor.stop_service()
-        await world.clock.sleep(20.0)
-        assert (record(world).incarnation, role.daemon.registration.needed) == ("another", False)
-
-    play(story)
+@run_by(play)
+async def test_host_whose_hypervisor_service_is_stopped_registers_what_it_runs(world: World) -> None:
+    role: Any = world.hosts["kvm-1"].daemon.role
+    await _says(world, "another")
+    world.hosts["kvm-1"].hypervisor.stop_service()
+    await world.clock.sleep(20.0)
+    assert (record(world).incarnation, role.daemon.registration.needed) == ("another", False)
 
 
 def _member(world: World, host: str) -> Membership:
@@ -338,165 +312,139 @@ async def _made_since_the_backup(world: World) -> None:
     await world.do("store-snapshot", {})
     await world.do("create-vm", {"vm": "vm-new", "host": "kvm-1"})
     await at(world, 20)
-    assert world.running("vm-new") == ("kvm-1",)
+    assert world.running_hosts("vm-new") == ("kvm-1",)
     await world.do("store-restore", {})
     await at(world, 60)
-    assert world.running("vm-new") == ("kvm-1",)
+    assert world.running_hosts("vm-new") == ("kvm-1",)
     assert faults(world) == {"unknown-vm.vm-new"}
 
 
 @pytest.mark.slow
-def test_host_registers_only_once_the_store_has_what_it_reports_of_runs_that_the_backup_does_not_know() -> None:
-    async def story(world: World) -> None:
-        await world.do("store-snapshot", {})
-        await world.do("create-vm", {"vm": "vm-new", "host": "kvm-1"})
-        await at(world, 20)
-        role: Any = world.hosts["kvm-1"].daemon.role
-        recorder = role.daemon.shared.faults._recorder
-        write, refuses = recorder._write, True
+@run_by(play)
+async def test_host_registers_only_once_the_store_has_what_it_reports_of_runs_that_the_backup_does_not_know(
+    world: World,
+) -> None:
+    await world.do("store-snapshot", {})
+    await world.do("create-vm", {"vm": "vm-new", "host": "kvm-1"})
+    await at(world, 20)
+    role: Any = world.hosts["kvm-1"].daemon.role
+    recorder = role.daemon.shared.faults._recorder
+    write, refuses = recorder._write, True
 
-        async def refused(name: str, one: ActiveFault | None) -> None:
-            if refuses:
-                raise Unavailable("not now")
-            await write(name, one)
+    async def refused(name: str, one: ActiveFault | None) -> None:
+        if refuses:
+            raise Unavailable("not now")
+        await write(name, one)
 
-        recorder._write = refused
-        await world.do("store-restore", {})
-        await at(world, 60)
-        assert waits(world) == ("kvm-1",)
-        refuses = False
-        await at(world, 80)
-        assert waits(world) == ()
-        assert faults(world) == {"unknown-vm.vm-new"}
-
-    play(story)
-
-
-@pytest.mark.slow
-def test_vm_that_a_restored_store_does_not_know_runs_on_though_its_daemon_is_started_again() -> None:
-    async def story(world: World) -> None:
-        await _made_since_the_backup(world)
-        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
-        await at(world, 150)
-        assert world.running("vm-new") == ("kvm-1",)
-        assert faults(world) == {"unknown-vm.vm-new"}
-
-    play(story)
+    recorder._write = refused
+    await world.do("store-restore", {})
+    await at(world, 60)
+    assert waits(world) == ("kvm-1",)
+    refuses = False
+    await at(world, 80)
+    assert waits(world) == ()
+    assert faults(world) == {"unknown-vm.vm-new"}
 
 
 @pytest.mark.slow
-def test_vm_that_a_restored_store_does_not_know_runs_on_though_its_host_is_condemned_later() -> None:
-    async def story(world: World) -> None:
-        await _made_since_the_backup(world)
-        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
-        await at(world, 80)
-        await condemn(world)
-        await at(world, 150)
-        assert (record(world).state, record(world).epoch) == ("Held", 3)
-        assert world.running("vm-new") == ("kvm-1",)
-
-    play(story)
-
-
-def test_vm_that_is_deleted_in_a_restored_store_is_destroyed() -> None:
-    async def story(world: World) -> None:
-        await world.do("store-snapshot", {})
-        await at(world, 5)
-        await world.do("store-restore", {})
-        await at(world, 60)
-        assert world.running("vm-1") == ("kvm-1",)
-        await world.do("delete-vm", {"vm": "vm-1"})
-        await at(world, 90)
-        assert world.running("vm-1") == ()
-
-    play(story)
-
-
-def test_vm_that_is_deleted_after_its_daemon_was_started_again_is_destroyed() -> None:
-    async def story(world: World) -> None:
-        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
-        await at(world, 20)
-        await world.do("delete-vm", {"vm": "vm-1"})
-        await at(world, 50)
-        assert world.running("vm-1") == ()
-        assert faults(world) == set()
-
-    play(story)
-
-
-def test_vm_whose_document_went_while_its_daemon_was_away_runs_on_until_somebody_stops_it() -> None:
-    async def story(world: World) -> None:
-        await world.do("stop-daemon", {"hosts": ["kvm-1"], "leaveVms": True})
-        await at(world, 5)
-        await without_finalizer(world)  # as a store of an earlier version has it
-        await world.do("delete-vm", {"vm": "vm-1"})
-        await world.do("start-daemon", {"hosts": ["kvm-1"]})
-        await at(world, 60)
-        assert world.running("vm-1") == ("kvm-1",)
-        assert faults(world) == {"unknown-vm.vm-1"}
-        await world.hosts["kvm-1"].hypervisor.destroy("vm-1", "")
-        await at(world, 120)
-        assert faults(world) == set()
-
-    play(story, violations=True)
+@run_by(play)
+async def test_vm_that_a_restored_store_does_not_know_runs_on_though_its_daemon_is_started_again(world: World) -> None:
+    await _made_since_the_backup(world)
+    await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+    await at(world, 150)
+    assert world.running_hosts("vm-new") == ("kvm-1",)
+    assert faults(world) == {"unknown-vm.vm-new"}
 
 
 @pytest.mark.slow
-def test_guest_that_runs_where_it_was_moved_cold_is_not_ended_because_a_restored_store_has_it_on_the_way() -> None:
-    async def story(world: World) -> None:
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
-        while (move := vm_of(world).status.migration) is None or move.phase != "stopping":
-            await world.clock.sleep(0.001)
-        await world.do("store-snapshot", {})
-        await at(world, 40)
-        assert world.running("vm-1") == ("kvm-2",)
-        before = len(narrated(world, "vm-1", "domain"))
-        await world.do("store-restore", {})
-        await at(world, 300)
-        assert len(world.running("vm-1")) == 1
-        assert narrated(world, "vm-1", "domain")[before:] == []
+@run_by(play)
+async def test_vm_that_a_restored_store_does_not_know_runs_on_though_its_host_is_condemned_later(world: World) -> None:
+    await _made_since_the_backup(world)
+    await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+    await at(world, 80)
+    await condemn(world)
+    await at(world, 150)
+    assert (record(world).state, record(world).epoch) == ("Held", 3)
+    assert world.running_hosts("vm-new") == ("kvm-1",)
 
-    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+
+@run_by(play)
+async def test_vm_that_is_deleted_in_a_restored_store_is_destroyed(world: World) -> None:
+    await world.do("store-snapshot", {})
+    await at(world, 5)
+    await world.do("store-restore", {})
+    await at(world, 60)
+    assert world.running_hosts("vm-1") == ("kvm-1",)
+    await world.do("delete-vm", {"vm": "vm-1"})
+    await at(world, 90)
+    assert world.running_hosts("vm-1") == ()
+
+
+@run_by(play, violations=True)
+async def test_vm_whose_document_went_while_its_daemon_was_away_runs_on_until_somebody_stops_it(world: World) -> None:
+    await world.do("stop-daemon", {"hosts": ["kvm-1"], "leaveVms": True})
+    await at(world, 5)
+    await without_finalizer(world)  # as a store of an earlier version has it
+    await world.do("delete-vm", {"vm": "vm-1"})
+    await world.do("start-daemon", {"hosts": ["kvm-1"]})
+    await at(world, 60)
+    assert world.running_hosts("vm-1") == ("kvm-1",)
+    assert faults(world) == {"unknown-vm.vm-1"}
+    await world.hosts["kvm-1"].hypervisor.destroy("vm-1", "")
+    await at(world, 120)
+    assert faults(world) == set()
+
+
+@pytest.mark.slow
+@run_by(play, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+async def test_guest_that_runs_where_it_was_moved_cold_is_not_ended_because_a_restored_store_has_it_on_the_way(
+    world: World,
+) -> None:
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
+    while (move := vm_of(world).status.migration) is None or move.phase != "stopping":
+        await world.clock.sleep(0.001)
+    await world.do("store-snapshot", {})
+    await at(world, 40)
+    assert world.running_hosts("vm-1") == ("kvm-2",)
+    before = len(narrated(world, "vm-1", "domain"))
+    await world.do("store-restore", {})
+    await at(world, 300)
+    assert len(world.running_hosts("vm-1")) == 1
+    assert narrated(world, "vm-1", "domain")[before:] == []
 
 
 # Entries that a restored store brings back are taken back again by their host.
 
 
 @pytest.mark.slow
-def test_vm_is_recovered_though_a_restored_store_has_brought_back_an_entry_that_its_host_had_removed() -> None:
+async def test_vm_is_recovered_though_a_restored_store_has_brought_back_an_entry_that_its_host_had_removed() -> None:
     """The store loses its last second: the source of a move had taken its entry back, and had not renewed since."""
-
-    async def told() -> None:
-        hosts = tuple(
-            HostSpec(name=f"kvm-{n}", rack=f"r{n}", mode="coordinator", profile="steady") for n in range(1, 5)
-        )
-        spec = WorldSpec(hosts=hosts, vms=(VmSpec(name="vm-1", host="kvm-1"),), controllers=1)
-        world = World(spec, seed=1)
-        await world.build()
-        await world.start()
-        await world.clock.sleep(20)
-        seq = record(world).seq
-        while record(world).seq == seq:
-            await world.clock.sleep(0.01)
-        await world.clock.sleep(START)
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        while not (len(holders(world)) == 2 and vm_of(world).status.migration is None):
-            await world.clock.sleep(0.001)
-        await world.do("store-snapshot", {})
-        seq = record(world).seq
-        while len(holders(world)) == 2:
-            await world.clock.sleep(0.001)
-        await world.clock.sleep(0.1)
-        assert record(world).seq == seq
-        await world.do("store-restore", {})
-        await world.clock.sleep(60)
-        await world.do("power-off", {"hosts": ["kvm-2"]})
-        await world.clock.sleep(600)
-        assert record(world, "kvm-2").dead_through == record(world, "kvm-2").epoch
-        assert world.running("vm-1"), (holders(world), vm_of(world).status.recovery, faults(world))
-        await world.stop()
-
-    run(told())
+    hosts = tuple(HostSpec(name=f"kvm-{n}", rack=f"r{n}", mode="coordinator", profile="steady") for n in range(1, 5))
+    spec = WorldSpec(hosts=hosts, vms=(VmSpec(name="vm-1", host="kvm-1"),), controllers=1)
+    world = World(spec, seed=1)
+    await world.build()
+    await world.start()
+    await world.clock.sleep(20)
+    seq = record(world).seq
+    while record(world).seq == seq:
+        await world.clock.sleep(0.01)
+    await world.clock.sleep(START)
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+    while not (len(holders(world)) == 2 and vm_of(world).status.migration is None):
+        await world.clock.sleep(0.001)
+    await world.do("store-snapshot", {})
+    seq = record(world).seq
+    while len(holders(world)) == 2:
+        await world.clock.sleep(0.001)
+    await world.clock.sleep(0.1)
+    assert record(world).seq == seq
+    await world.do("store-restore", {})
+    await world.clock.sleep(60)
+    await world.do("power-off", {"hosts": ["kvm-2"]})
+    await world.clock.sleep(600)
+    assert record(world, "kvm-2").dead_through == record(world, "kvm-2").epoch
+    assert world.running_hosts("vm-1"), (holders(world), vm_of(world).status.recovery, faults(world))
+    await world.stop()
 
 
 START = 1.0
@@ -524,7 +472,7 @@ def test_host_has_not_registered_before_its_report_of_what_the_store_does_not_kn
         await at(world, 80)
         assert record(world, "kvm-1").incarnation != world.store.incarnation
         assert cluster_of(world).paused
-        assert world.running("late") == ("kvm-1",)
+        assert world.running_hosts("late") == ("kvm-1",)
         away = False
         await at(world, 110)
         assert "unknown-vm.late" in faults(world)
@@ -555,6 +503,6 @@ def test_host_takes_over_its_run_where_a_document_was_made_before_its_report(mon
         await at(world, 80)
         assert not stores
         assert holders(world, "late") == [("kvm-1", 2, "running")]
-        assert world.running("late") == ("kvm-1",)
+        assert world.running_hosts("late") == ("kvm-1",)
 
     play(story)

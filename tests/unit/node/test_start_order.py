@@ -10,25 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.judges import judged, make_holder, make_member, make_vm
+from tests.support.loops import run_by
 from tests.support.node_worlds import at, play, set_status, vm_of
 from tests.support.virtual_hosts import Bench
 
-from outlive.node.vm.start_order import (
-    LINK_S,
-    NamedVm,
-    OrderMemory,
-    StartOrderInput,
-    StartOrderResult,
-    _runs,
-    circles,
-    in_order,
-    start_order,
-)
-from outlive.resources import Holder, VirtualMachine
-from outlive.resources.policies import RecoveryPolicy
-from outlive.resources.vms import Migration, MigrationPhase
-from outlive.simulation.spec import VmSpec
-from outlive.simulation.world import World
+from outlive.node.vm import LINK_S, NamedVm, OrderMemory, StartOrderInput, StartOrderResult, find_cycle, sort_by_order
+from outlive.node.vm.start_order import _is_running, start_order
+from outlive.resources import Holder, Migration, MigrationPhase, RecoveryPolicy
+from outlive.simulation import VmSpec, World
 
 COMING = "is to start on h2"
 
@@ -41,7 +30,7 @@ def coming(vm: str, *after: str) -> NamedVm:
     return NamedVm(vm=vm, state="coming", why=COMING, after=after)
 
 
-def test_whoever_names_nobody_starts_at_once() -> None:
+def test_a_vm_that_names_no_other_starts_at_once() -> None:
     assert asked("a") == StartOrderResult(start=True, limit=180)
 
 
@@ -69,7 +58,7 @@ def test_without_a_limit_nobody_is_waited_for() -> None:
     assert asked("a", "b", known=(coming("b"),), limit=0).start
 
 
-def test_whoever_stands_higher_in_a_chain_waits_longer_so_that_it_still_starts_in_order() -> None:
+def test_a_vm_higher_in_a_chain_waits_longer_so_that_it_still_starts_in_order() -> None:
     chain = (coming("b", "c"), coming("c", "d"), coming("d"))
     limits = [
         asked("a", "b", known=chain).limit,
@@ -92,19 +81,19 @@ def test_the_first_of_a_circle_still_waits_for_those_outside_of_it() -> None:
     assert asked("a", "b", "z", known=(coming("b", "a"), coming("z"))).waits_for == ("z",)
 
 
-def test_whoever_waits_for_a_circle_that_it_is_not_in_waits() -> None:
+def test_a_vm_that_waits_for_a_circle_that_it_is_not_in_waits() -> None:
     assert asked("a", "b", known=(coming("b", "c"), coming("c", "b"))).waits_for == ("b",)
 
 
-def test_whoever_names_itself_does_not_wait_for_itself() -> None:
+def test_a_vm_that_names_itself_does_not_wait_for_itself() -> None:
     assert asked("a", "a").start
 
 
 def test_circles_are_found_where_they_are() -> None:
     after = {"a": ["b"], "b": ["c"], "c": ["b"], "d": ["d"]}
-    assert circles(after, "a") == ()
-    assert circles(after, "b") == circles(after, "c") == ("b", "c")
-    assert circles(after, "d") == ("d",)
+    assert find_cycle(after, "a") == ()
+    assert find_cycle(after, "b") == find_cycle(after, "c") == ("b", "c")
+    assert find_cycle(after, "d") == ("d",)
 
 
 NAMES = ("a", "b", "c", "d", "e", "f")
@@ -127,16 +116,16 @@ def test_whatever_they_name_all_start_and_nobody_before_another_without_saying_w
             if found.start:
                 early = {one for one in graph.get(vm, ()) if one not in running and one != vm}
                 assert early == set(found.without)
-                assert early <= set(circles(graph, vm))
+                assert early <= set(find_cycle(graph, vm))
                 started.append(vm)
         assert started, f"nobody starts after {running}"
         running += started
 
 
 def test_names_come_as_they_are_but_none_before_those_that_it_is_after() -> None:
-    assert in_order(("a", "b", "c"), {"a": ("c",), "c": ("nobody",)}) == ["c", "a", "b"]
-    assert in_order(("b", "a"), {}) == ["b", "a"]
-    assert sorted(in_order(("a", "b"), {"a": ("b",), "b": ("a",)})) == ["a", "b"]
+    assert sort_by_order(("a", "b", "c"), {"a": ("c",), "c": ("nobody",)}) == ["c", "a", "b"]
+    assert sort_by_order(("b", "a"), {}) == ["b", "a"]
+    assert sorted(sort_by_order(("a", "b"), {"a": ("b",), "b": ("a",)})) == ["a", "b"]
 
 
 # In a world
@@ -159,34 +148,30 @@ async def change_order(world: World, vm: str, *after: str) -> None:
     await world.store.replace(msgspec.structs.replace(found, spec=spec))
 
 
-def test_vm_that_is_not_to_be_waited_for_any_more_lets_the_other_start_at_once() -> None:
-    async def story(world: World) -> None:
-        await world.do("start-fails", {"vms": ["vm-1"], "reason": "no image", "times": 1000})
-        await world.do("guest-crash", {"vms": ["vm-1", "vm-2"]})
-        await at(world, 12)
-        assert order_of(world, "vm-2") == (("vm-1",), ())
-        assert world.running("vm-2") == ()
-        await change_order(world, "vm-2")
-        await at(world, 15)
-        assert world.running("vm-2") == ("kvm-1",)
-        assert vm_of(world, "vm-2").status.start_order is None
-
-    play(story, vms=CHAIN)
+@run_by(play, vms=CHAIN)
+async def test_vm_that_is_not_to_be_waited_for_any_more_lets_the_other_start_at_once(world: World) -> None:
+    await world.do("start-fails", {"vms": ["vm-1"], "reason": "no image", "times": 1000})
+    await world.do("guest-crash", {"vms": ["vm-1", "vm-2"]})
+    await at(world, 12)
+    assert order_of(world, "vm-2") == (("vm-1",), ())
+    assert world.running_hosts("vm-2") == ()
+    await change_order(world, "vm-2")
+    await at(world, 15)
+    assert world.running_hosts("vm-2") == ("kvm-1",)
+    assert vm_of(world, "vm-2").status.start_order is None
 
 
-def test_vm_that_has_failed_for_good_is_not_waited_for() -> None:
-    async def story(world: World) -> None:
-        await world.do("start-fails", {"vms": ["vm-1"], "reason": "no image", "times": 1000})
-        await world.do("guest-crash", {"vms": ["vm-1", "vm-2"]})
-        await at(world, 40)
-        assert vm_of(world, "vm-1").status.phase == "fail"
-        assert world.running("vm-2") == ("kvm-1",)
-        assert order_of(world, "vm-2") == ((), ("vm-1",))
-        said = vm_of(world, "vm-2").status.start_order
-        assert said is not None
-        assert "has failed" in said.detail
-
-    play(story, vms=(msgspec.structs.replace(CHAIN[0], recovery=RecoveryPolicy(mode="hold")), *CHAIN[1:]))
+@run_by(play, vms=(msgspec.structs.replace(CHAIN[0], recovery=RecoveryPolicy(mode="hold")), *CHAIN[1:]))
+async def test_vm_that_has_failed_for_good_is_not_waited_for(world: World) -> None:
+    await world.do("start-fails", {"vms": ["vm-1"], "reason": "no image", "times": 1000})
+    await world.do("guest-crash", {"vms": ["vm-1", "vm-2"]})
+    await at(world, 40)
+    assert vm_of(world, "vm-1").status.phase == "fail"
+    assert world.running_hosts("vm-2") == ("kvm-1",)
+    assert order_of(world, "vm-2") == ((), ("vm-1",))
+    said = vm_of(world, "vm-2").status.start_order
+    assert said is not None
+    assert "has failed" in said.detail
 
 
 def test_host_that_died_and_that_nobody_has_condemned_yet_is_not_believed_to_run_anything() -> None:
@@ -196,9 +181,9 @@ def test_host_that_died_and_that_nobody_has_condemned_yet_is_not_believed_to_run
         await at(world, 24)
         assert [one.seen for one in vm_of(world, "vm-1").status.holders] == ["running"]
         assert order_of(world, "vm-2") == (("vm-1",), ())
-        assert world.running("vm-2") == ()
+        assert world.running_hosts("vm-2") == ()
         await at(world, 30)
-        assert world.running("vm-2") == ("kvm-1",)
+        assert world.running_hosts("vm-2") == ("kvm-1",)
         assert order_of(world, "vm-2") == ((), ("vm-1",))
 
     vms = (VmSpec(name="vm-1", host="kvm-2"), VmSpec(name="vm-2", host="kvm-1", start_after=("vm-1",)))
@@ -218,9 +203,9 @@ def test_vm_between_two_hosts_is_not_believed_to_run() -> None:
         assert [(one.hypervisor, one.seen) for one in vm_of(world, "vm-1").status.holders if not one.role] == [
             ("kvm-2", "running")
         ]
-        assert (order_of(world, "vm-2"), world.running("vm-2")) == ((("vm-1",), ()), ())
+        assert (order_of(world, "vm-2"), world.running_hosts("vm-2")) == ((("vm-1",), ()), ())
         await at(world, 90)
-        assert (world.running("vm-1"), world.running("vm-2")) == (("kvm-3",), ("kvm-1",))
+        assert (world.running_hosts("vm-1"), world.running_hosts("vm-2")) == (("kvm-3",), ("kvm-1",))
 
     vms = (VmSpec(name="vm-1", host="kvm-2"), VmSpec(name="vm-2", host="kvm-1", start_after=("vm-1",)))
     play(story, hosts=3, vms=vms)
@@ -235,7 +220,7 @@ def test_source_of_a_move_is_believed_that_its_guest_runs_until_the_transfer(pha
         memory = OrderMemory(fence="", since_s=0.0)
         for seq in (1, 2):
             bench.store.load([make_member("h2", epoch=1, seq=seq)])
-            found = await _runs(node, vm, memory)
+            found = await _is_running(node, vm, memory)
         assert found is runs
 
     judged(story)
@@ -249,7 +234,7 @@ def test_guest_whose_disks_do_not_serve_it_is_not_believed_to_run(reason: str, r
         memory = OrderMemory(fence="", since_s=0.0)
         for seq in (1, 2):
             bench.store.load([make_member("h2", epoch=1, seq=seq)])
-            found = await _runs(node, vm, memory)
+            found = await _is_running(node, vm, memory)
         assert found is runs
 
     judged(story)
@@ -260,30 +245,23 @@ async def _until_phase(world: World, phase: str) -> None:
         await world.clock.sleep(0.01)
 
 
-def test_vm_that_runs_is_not_stopped_when_those_that_it_starts_after_end() -> None:
-    async def story(world: World) -> None:
-        await world.do("request", {"vm": "vm-1", "verb": "stop"})
-        await at(world, 30)
-        assert (world.running("vm-1"), world.running("vm-2")) == ((), ("kvm-1",))
-
-    play(story, vms=CHAIN)
+@run_by(play, vms=CHAIN)
+async def test_vm_that_runs_is_not_stopped_when_those_that_it_starts_after_end(world: World) -> None:
+    await world.do("request", {"vm": "vm-1", "verb": "stop"})
+    await at(world, 30)
+    assert (world.running_hosts("vm-1"), world.running_hosts("vm-2")) == ((), ("kvm-1",))
 
 
-def test_vm_that_waits_for_others_no_more_and_is_still_held_elsewhere_does_not_say_that_it_waits() -> None:
-    async def story(world: World) -> None:
-        await world.do("start-fails", {"vms": ["vm-1"], "reason": "no image", "times": 1})
-        await world.do("guest-crash", {"vms": ["vm-1", "vm-2"]})
-        await at(world, 8)
-        assert order_of(world, "vm-2") == (("vm-1",), ())
-        stranger = Holder(hypervisor="kvm-2", member_uid="somebody", epoch=1, run_id="other")
-        await set_status(world, "vm-2", holders=(*vm_of(world, "vm-2").status.holders, stranger))
-        await at(world, 40)
-        assert (world.running("vm-1"), world.running("vm-2")) == (("kvm-1",), ())
-        assert vm_of(world, "vm-2").status.start_order is None
-
-    play(story, vms=CHAIN)
-
-
-@pytest.mark.parametrize("kind", [VirtualMachine])
-def test_what_a_host_says_of_the_order_has_one_writer(kind: type[VirtualMachine]) -> None:
-    assert kind.info.writers.fields["status.startOrder"] == ("daemon",)
+@run_by(play, vms=CHAIN)
+async def test_vm_that_waits_for_others_no_more_and_is_still_held_elsewhere_does_not_say_that_it_waits(
+    world: World,
+) -> None:
+    await world.do("start-fails", {"vms": ["vm-1"], "reason": "no image", "times": 1})
+    await world.do("guest-crash", {"vms": ["vm-1", "vm-2"]})
+    await at(world, 8)
+    assert order_of(world, "vm-2") == (("vm-1",), ())
+    stranger = Holder(hypervisor="kvm-2", member_uid="somebody", epoch=1, run_id="other")
+    await set_status(world, "vm-2", holders=(*vm_of(world, "vm-2").status.holders, stranger))
+    await at(world, 40)
+    assert (world.running_hosts("vm-1"), world.running_hosts("vm-2")) == (("kvm-1",), ())
+    assert vm_of(world, "vm-2").status.start_order is None

@@ -9,19 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.loops import run_by
 from tests.support.node_decisions import decide
-from tests.support.node_worlds import at, faults, holders, host_of, play, vm_of
+from tests.support.node_worlds import at, faults, host_of, play, vm_of
 
-from outlive.base.errors import Unavailable
+from outlive.base import Unavailable
+from outlive.node import PUBLISHED_LIMIT, StuckRequests, next_places, published_places
 from outlive.node.ports import PLACES_LIMIT, DiskIo
-from outlive.node.storage_loss import StuckRequests
-from outlive.node.storage_watch import PUBLISHED_LIMIT, next_places, published_places
-from outlive.resources import Cluster, ObjectMeta
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.policies import RecoveryPolicy
-from outlive.simulation.disks import ONE_PLACE, StorageClient
-from outlive.simulation.spec import VmSpec
-from outlive.simulation.world import World
+from outlive.resources import CLUSTER, Cluster, ObjectMeta, RecoveryPolicy
+from outlive.simulation import ONE_PLACE, StorageClient, VmSpec, World
 from outlive.store import compare_and_swap
 
 STUCK_S = 8.0
@@ -34,7 +30,7 @@ def io(done: int | None, pending: int = 1, run_id: str = "r1") -> tuple[DiskIo, 
 def looks(*seen: tuple[DiskIo, ...]) -> list[bool]:
     """Whether it is stuck, at looks two seconds apart."""
     stuck = StuckRequests(STUCK_S)
-    return [bool(stuck.look(one, 2.0 * number)) for number, one in enumerate(seen)]
+    return [bool(stuck.find_stuck(one, 2.0 * number)) for number, one in enumerate(seen)]
 
 
 class TestStuckRequests:
@@ -54,7 +50,7 @@ class TestStuckRequests:
         assert looks(io(5), io(None), io(6), io(None), io(None), io(None))[-1] is False
 
     @given(st.lists(st.integers(0, 3), min_size=1, max_size=30))
-    def test_whoever_is_answered_within_the_limit_is_never_stuck(self, pauses: list[int]) -> None:
+    def test_a_request_that_is_answered_within_the_limit_is_never_stuck(self, pauses: list[int]) -> None:
         seen = [io(number) for number, pause in enumerate(pauses) for _ in range(1 + pause)]
         assert not any(looks(*seen))
 
@@ -149,64 +145,41 @@ class TestDeciding:
         assert (answer["restart"] == [] and not answer["fence"]) == common
 
 
-def test_guest_that_an_error_paused_and_nobody_else_runs_on_once_its_disks_serve_it() -> None:
-    async def story(world: World) -> None:
-        hypervisor = world.hosts["kvm-1"].hypervisor
-        hypervisor.lose_storage("pause")  # the host itself reaches the storage
-        await at(world, 15)
-        assert vm_of(world).status.reason == "storage-lost"
-        assert "vm-storage-lost.vm-1" in faults(world)
-        assert holders(world) == [("kvm-1", 1, "paused")]
-        hypervisor.regain_storage()
-        await at(world, 90)
-        assert (world.running("vm-1"), vm_of(world).status.reason) == (("kvm-1",), "")
-        assert "vm-storage-lost.vm-1" not in faults(world)
-        assert host_of(world).status.storage_lost is None
-
-    play(story)
-
-
-def test_guest_that_somebody_paused_stays_so() -> None:
-    async def story(world: World) -> None:
-        hypervisor = world.hosts["kvm-1"].hypervisor
-        domain = hypervisor.domains["vm-1"]
-        hypervisor._to(domain, domain.state.PAUSED, "somebody paused it")
-        await at(world, 60)
-        assert world.running("vm-1") == ()
-        assert "vm-storage-lost.vm-1" not in faults(world)
-
-    play(story)
+@run_by(play)
+async def test_guest_that_somebody_paused_stays_so(world: World) -> None:
+    hypervisor = world.hosts["kvm-1"].hypervisor
+    domain = hypervisor.domains["vm-1"]
+    hypervisor._set_state(domain, domain.state.PAUSED, "somebody paused it")
+    await at(world, 60)
+    assert world.running_hosts("vm-1") == ()
+    assert "vm-storage-lost.vm-1" not in faults(world)
 
 
 @pytest.mark.parametrize("network", ["reached", "cut"])
-def test_stuck_guest_is_told_within_fifteen_seconds(network: str) -> None:
-    async def story(world: World) -> None:
-        if network == "cut":
-            await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
-        else:
-            world.hosts["kvm-1"].hypervisor.lose_storage("stall")
-        began = world.clock.monotonic()
-        while vm_of(world).status.reason != "storage-lost":
-            await world.clock.sleep(0.5)
-            assert world.clock.monotonic() - began < 15
-        await world.clock.sleep(1)
-        assert {"vm-storage-lost.vm-1", "host-storage-lost.kvm-1"} & faults(world)
-
-    play(story)
+@run_by(play)
+async def test_stuck_guest_is_told_within_fifteen_seconds(world: World, *, network: str) -> None:
+    if network == "cut":
+        await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
+    else:
+        world.hosts["kvm-1"].hypervisor.lose_storage("stall")
+    began = world.clock.monotonic()
+    while vm_of(world).status.reason != "storage-lost":
+        await world.clock.sleep(0.5)
+        assert world.clock.monotonic() - began < 15
+    await world.clock.sleep(1)
+    assert {"vm-storage-lost.vm-1", "host-storage-lost.kvm-1"} & faults(world)
 
 
 @pytest.mark.slow
-def test_vm_that_is_held_by_its_own_policy_is_not_ended() -> None:
-    async def story(world: World) -> None:
-        await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
-        await at(world, 120)
-        assert world.running("vm-1") == ("kvm-1",)
-
-    play(
-        story,
-        hosts=3,
-        vms=(VmSpec(name="vm-1", host="kvm-1", recovery=RecoveryPolicy(mode="hold", storage_lost="restart")),),
-    )
+@run_by(
+    play,
+    hosts=3,
+    vms=(VmSpec(name="vm-1", host="kvm-1", recovery=RecoveryPolicy(mode="hold", storage_lost="restart")),),
+)
+async def test_vm_that_is_held_by_its_own_policy_is_not_ended(world: World) -> None:
+    await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
+    await at(world, 120)
+    assert world.running_hosts("vm-1") == ("kvm-1",)
 
 
 async def have_all_asked(world: World) -> None:
@@ -217,23 +190,6 @@ async def have_all_asked(world: World) -> None:
         return replace(cluster, status=replace(cluster.status, lost_places=(ONE_PLACE,)))
 
     await compare_and_swap(world.store, Cluster, CLUSTER, change, clock=world.clock)
-
-
-@pytest.mark.slow
-def test_vm_that_was_ended_is_handed_to_recovery_in_one_write() -> None:
-    async def story(world: World) -> None:
-        await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
-        await have_all_asked(world)
-        await at(world, 60)
-        status = vm_of(world).status
-        assert (world.running("vm-1"), status.holders) == ((), ())
-        assert status.rejection is not None
-        assert (status.rejection.hypervisor, status.rejection.reason) == ("kvm-1", "left-storage")
-        lost = host_of(world).status.storage_lost
-        assert lost is not None
-        assert (lost.unreached, lost.vms, lost.places) == (True, 0, (ONE_PLACE,))
-
-    play(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", recovery=RecoveryPolicy(storage_lost="restart")),))
 
 
 def test_storage_that_hangs_hangs_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,37 +206,37 @@ def test_storage_that_hangs_hangs_nothing_else(monkeypatch: pytest.MonkeyPatch) 
     play(story)
 
 
-def test_guests_that_cannot_be_asked_are_not_taken_for_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(world: World) -> None:
-        hypervisor = world.hosts["kvm-1"].hypervisor
-        hypervisor.lose_storage("stall")
-        await at(world, 3)  # one look sees requests on their way
+@run_by(play)
+async def test_guests_that_cannot_be_asked_are_not_taken_for_stuck(
+    world: World, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hypervisor = world.hosts["kvm-1"].hypervisor
+    hypervisor.lose_storage("stall")
+    await at(world, 3)  # one look sees requests on their way
 
-        async def unable() -> tuple[DiskIo, ...]:
-            raise Unavailable("the processes of this host cannot be read")
+    async def unable() -> tuple[DiskIo, ...]:
+        raise Unavailable("the processes of this host cannot be read")
 
-        monkeypatch.setattr(hypervisor, "disk_io", unable)
-        hypervisor.regain_storage()
-        for second in range(4, 60):
-            await at(world, second)
-            assert (vm_of(world).status.reason, faults(world)) == ("", set())
-
-    play(story)
+    monkeypatch.setattr(hypervisor, "disk_io", unable)
+    hypervisor.regain_storage()
+    for second in range(4, 60):
+        await at(world, second)
+        assert (vm_of(world).status.reason, faults(world)) == ("", set())
 
 
 @pytest.mark.slow
-def test_host_that_was_left_says_so_until_the_storage_answers_also_after_a_restart_of_its_daemon() -> None:
-    async def story(world: World) -> None:
-        await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
-        await have_all_asked(world)
-        await at(world, 60)
-        assert world.running("vm-1") == ()
-        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
-        for second in range(61, 90):
-            await at(world, second)
-            assert host_of(world).status.storage_lost is not None
-        await world.do("heal", {"network": "storage", "hosts": ["kvm-1"]})
-        await at(world, 120)
-        assert host_of(world).status.storage_lost is None
-
-    play(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", recovery=RecoveryPolicy(storage_lost="restart")),))
+@run_by(play, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", recovery=RecoveryPolicy(storage_lost="restart")),))
+async def test_host_that_was_left_says_so_until_the_storage_answers_also_after_a_restart_of_its_daemon(
+    world: World,
+) -> None:
+    await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
+    await have_all_asked(world)
+    await at(world, 60)
+    assert world.running_hosts("vm-1") == ()
+    await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+    for second in range(61, 90):
+        await at(world, second)
+        assert host_of(world).status.storage_lost is not None
+    await world.do("heal", {"network": "storage", "hosts": ["kvm-1"]})
+    await at(world, 120)
+    assert host_of(world).status.storage_lost is None

@@ -9,27 +9,25 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.loops import run
+from tests.support.loops import run, run_by
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Forbidden, Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.limits import OBJECT_BYTES
-from outlive.base.random import Random
-from outlive.node.permission_facts import HostWriter
-from outlive.node.permissions import host_refusal, kind_refusal
-from outlive.node.ports import StorageReport
-from outlive.node.primary import Primary
-from outlive.node.primary_elector import ROLE, PrimaryElector
-from outlive.node.storage_statistics import (
+from outlive.base import OBJECT_BYTES, Forbidden, LoopClock, Random, SeededIds, Unavailable
+from outlive.node import (
     GAUGES_S,
     OUT_LIMIT,
+    ROLE,
     UNANSWERED_LIMIT,
     WRITES_PER_S,
+    HostWriter,
+    Primary,
+    PrimaryElector,
     StorageGauges,
     StorageStatistics,
+    host_refusal,
+    kind_refusal,
     publish_devices,
 )
+from outlive.node.ports import StorageReport
 from outlive.resources import (
     Cluster,
     Election,
@@ -46,12 +44,8 @@ from outlive.resources import (
     StoragePool,
     StoragePoolStatus,
 )
-from outlive.runtime.crashes import Crashes, keep_running
-from outlive.runtime.faults import FaultRecorder, FaultSet
-from outlive.runtime.metrics import Metrics
-from outlive.store import Store, list_all
-from outlive.store.memory import MemoryStore
-from outlive.store.proxy import StoreProxy
+from outlive.runtime import Crashes, FaultRecorder, FaultSet, Metrics, keep_running
+from outlive.store import MemoryStore, Store, StoreProxy, list_all
 
 EVERY_S = 30.0
 _replace = msgspec.structs.replace
@@ -76,7 +70,7 @@ class Storage:
         self.asked = 0
         self.mine: Mapping[str, StorageDevice] = {}
 
-    def cluster(self) -> str:
+    def find_cluster(self) -> str:
         return "ceph"
 
     async def collect(self) -> StorageReport:
@@ -86,7 +80,7 @@ class Storage:
             raise self.says
         return self.says
 
-    async def devices(self) -> Mapping[str, StorageDevice]:
+    async def list_devices(self) -> Mapping[str, StorageDevice]:
         return self.mine
 
 
@@ -183,69 +177,61 @@ def told(story: Callable[[Story], Awaitable[None]]) -> None:
     run(whole())
 
 
-def test_what_storage_says_is_written_under_the_term() -> None:
-    async def story(it: Story) -> None:
-        assert {
-            one.term for kind in (StorageCluster, StorageDaemon, StoragePool) for one in (await it.all(kind)).values()
-        } == {1}
-        assert set(await it.all(StorageDaemon)) == {"0", "1"}
-        ((name, pool),) = (await it.all(StoragePool)).items()
-        assert name.startswith("our-vms-")
-        assert pool.status.pool == "Our VMs"
-
-    told(story)
+@run_by(told)
+async def test_what_storage_says_is_written_under_the_term(it: Story) -> None:
+    assert {
+        one.term for kind in (StorageCluster, StorageDaemon, StoragePool) for one in (await it.all(kind)).values()
+    } == {1}
+    assert set(await it.all(StorageDaemon)) == {"0", "1"}
+    ((name, pool),) = (await it.all(StoragePool)).items()
+    assert name.startswith("our-vms-")
+    assert pool.status.pool == "Our VMs"
 
 
-def test_only_what_changes_is_written() -> None:
-    async def story(it: Story) -> None:
-        before = await it.all(StorageDaemon)
-        assert it.hosts["a"].writes == 4
-        await it.rounds()
-        assert it.hosts["a"].writes == 4, "nothing has changed"
-        it.storage.says = report("0", "1", out=("1",))
-        await it.rounds()
-        after = await it.all(StorageDaemon)
-        assert after["0"] == before["0"]
-        assert after["1"].metadata.resource_version != before["1"].metadata.resource_version
-        assert it.hosts["a"].writes == 6, "the daemon, and the cluster, which was written a minute ago"
-
-    told(story)
+@run_by(told)
+async def test_only_what_changes_is_written(it: Story) -> None:
+    before = await it.all(StorageDaemon)
+    assert it.hosts["a"].writes == 4
+    await it.rounds()
+    assert it.hosts["a"].writes == 4, "nothing has changed"
+    it.storage.says = report("0", "1", out=("1",))
+    await it.rounds()
+    after = await it.all(StorageDaemon)
+    assert after["0"] == before["0"]
+    assert after["1"].metadata.resource_version != before["1"].metadata.resource_version
+    assert it.hosts["a"].writes == 6, "the daemon, and the cluster, which was written a minute ago"
 
 
-def test_a_daemon_that_a_round_leaves_out_keeps_its_figures_and_one_that_is_gone_has_none() -> None:
-    async def story(it: Story) -> None:
-        it.storage.says = _replace(report("0", "1"), daemons={})
-        await it.rounds()
-        assert set(await it.all(StorageDaemon)) == {"0", "1"}
-        it.storage.says = report("0")
-        await it.rounds()
-        assert set(await it.all(StorageDaemon)) == {"0"}
-        it.storage.says = _replace(report("0"), pools={}, all_pools=frozenset(), all_daemons=None)
-        await it.rounds()
-        assert await it.all(StoragePool) == {}
-        assert set(await it.all(StorageDaemon)) == {"0"}, "nobody said which there are"
-
-    told(story)
+@run_by(told)
+async def test_a_daemon_that_a_round_leaves_out_keeps_its_figures_and_one_that_is_gone_has_none(it: Story) -> None:
+    it.storage.says = _replace(report("0", "1"), daemons={})
+    await it.rounds()
+    assert set(await it.all(StorageDaemon)) == {"0", "1"}
+    it.storage.says = report("0")
+    await it.rounds()
+    assert set(await it.all(StorageDaemon)) == {"0"}
+    it.storage.says = _replace(report("0"), pools={}, all_pools=frozenset(), all_daemons=None)
+    await it.rounds()
+    assert await it.all(StoragePool) == {}
+    assert set(await it.all(StorageDaemon)) == {"0"}, "nobody said which there are"
 
 
-def test_faults_come_and_end_with_their_cause() -> None:
-    async def story(it: Story) -> None:
-        checks = (
-            StorageCheck(code="OSD_DOWN", severity="warn", summary="1 osds down"),
-            StorageCheck(code="X", severity="warn", summary="not this", muted=True),
-        )
-        it.storage.says = report("0", "1", health="warn", out=("1",), checks=checks)
-        await it.rounds()
-        assert await it.faults() == {"storage-daemon-out.1", "storage-warn.ceph"}
-        assert (await it.all(Fault))["storage-warn.ceph"].message == "storage cluster ceph warns: 1 osds down"
-        it.storage.says = report("0", "1", health="error")
-        await it.rounds()
-        assert await it.faults() == {"storage-error.ceph"}
-        it.storage.says = report("0", "1")
-        await it.rounds()
-        assert await it.faults() == set()
-
-    told(story)
+@run_by(told)
+async def test_faults_come_and_end_with_their_cause(it: Story) -> None:
+    checks = (
+        StorageCheck(code="OSD_DOWN", severity="warn", summary="1 osds down"),
+        StorageCheck(code="X", severity="warn", summary="not this", muted=True),
+    )
+    it.storage.says = report("0", "1", health="warn", out=("1",), checks=checks)
+    await it.rounds()
+    assert await it.faults() == {"storage-daemon-out.1", "storage-warn.ceph"}
+    assert (await it.all(Fault))["storage-warn.ceph"].message == "storage cluster ceph warns: 1 osds down"
+    it.storage.says = report("0", "1", health="error")
+    await it.rounds()
+    assert await it.faults() == {"storage-error.ceph"}
+    it.storage.says = report("0", "1")
+    await it.rounds()
+    assert await it.faults() == set()
 
 
 def test_many_daemons_that_are_out_are_one_fault() -> None:
@@ -290,133 +276,115 @@ def test_a_round_writes_a_limited_number_of_objects_the_longest_unwritten_first(
     told(story)
 
 
-def test_an_object_that_the_store_does_not_take_delays_no_other_and_no_fault() -> None:
-    async def story(it: Story) -> None:
-        it.storage.says = report("0", "1", "2", health="warn", out=("1",), text="x" * OBJECT_BYTES)
-        await it.rounds()
-        assert set(await it.all(StorageDaemon)) == {"0", "1", "2"}
-        assert await it.faults() == {"storage-daemon-out.1", "storage-warn.ceph"}
-
-    told(story)
+@run_by(told)
+async def test_an_object_that_the_store_does_not_take_delays_no_other_and_no_fault(it: Story) -> None:
+    it.storage.says = report("0", "1", "2", health="warn", out=("1",), text="x" * OBJECT_BYTES)
+    await it.rounds()
+    assert set(await it.all(StorageDaemon)) == {"0", "1", "2"}
+    assert await it.faults() == {"storage-daemon-out.1", "storage-warn.ceph"}
 
 
-def test_one_write_that_is_not_answered_ends_no_round_and_a_store_that_is_away_does() -> None:
-    async def story(it: Story) -> None:
-        it.hosts["a"].away = {"ceph"}
-        it.storage.says = report("0", "1", "2", text="new")
-        await it.rounds()
-        assert set(await it.all(StorageDaemon)) == {"0", "1", "2"}
-        it.hosts["a"].away = {str(one) for one in range(20)}
-        it.storage.says = report(*(str(one) for one in range(20)))
-        it.hosts["a"].refused = 0
-        await it.rounds()
-        assert it.hosts["a"].refused == UNANSWERED_LIMIT
-
-    told(story)
+@run_by(told)
+async def test_one_write_that_is_not_answered_ends_no_round_and_a_store_that_is_away_does(it: Story) -> None:
+    it.hosts["a"].away = {"ceph"}
+    it.storage.says = report("0", "1", "2", text="new")
+    await it.rounds()
+    assert set(await it.all(StorageDaemon)) == {"0", "1", "2"}
+    it.hosts["a"].away = {str(one) for one in range(20)}
+    it.storage.says = report(*(str(one) for one in range(20)))
+    it.hosts["a"].refused = 0
+    await it.rounds()
+    assert it.hosts["a"].refused == UNANSWERED_LIMIT
 
 
-def test_storage_that_does_not_answer_is_a_fault_after_three_rounds_and_ends_no_other() -> None:
-    async def story(it: Story) -> None:
-        it.storage.says = report("0", "1", out=("1",))
-        await it.rounds()
-        it.storage.says = Unavailable("no monitor of Ceph answers", remedy="start one")
-        await it.rounds(2)
-        assert await it.faults() == {"storage-daemon-out.1"}
-        await it.rounds()
-        assert await it.faults() == {"storage-daemon-out.1", "storage-unknown.ceph"}
-        assert (await it.all(Fault))["storage-unknown.ceph"].message.endswith("no monitor of Ceph answers")
-        it.storage.says = report("0", "1")
-        await it.rounds()
-        assert await it.faults() == set()
-
-    told(story)
+@run_by(told)
+async def test_storage_that_does_not_answer_is_a_fault_after_three_rounds_and_ends_no_other(it: Story) -> None:
+    it.storage.says = report("0", "1", out=("1",))
+    await it.rounds()
+    it.storage.says = Unavailable("no monitor of Ceph answers", remedy="start one")
+    await it.rounds(2)
+    assert await it.faults() == {"storage-daemon-out.1"}
+    await it.rounds()
+    assert await it.faults() == {"storage-daemon-out.1", "storage-unknown.ceph"}
+    assert (await it.all(Fault))["storage-unknown.ceph"].message.endswith("no monitor of Ceph answers")
+    it.storage.says = report("0", "1")
+    await it.rounds()
+    assert await it.faults() == set()
 
 
-def test_the_duty_moves_with_the_role_and_takes_the_faults_along() -> None:
-    async def story(it: Story) -> None:
-        it.storage.says = report("0", "1", out=("1",))
-        await it.rounds()
-        await it.start("b")
-        it.tasks.pop("a").cancel()
-        await it.clock.sleep(20)
-        it.storage.says = report("0", "1", health="warn")
-        await it.rounds(2)
-        assert {one.term for one in (await it.all(StorageCluster)).values()} == {2}
-        assert await it.faults() == {"storage-warn.ceph"}
-        assert it.hosts["b"].writes > 0
-        asked = it.storage.asked
-        await it.rounds(2)
-        assert it.storage.asked == asked + 2, "one of them asks"
-
-    told(story)
+@run_by(told)
+async def test_the_duty_moves_with_the_role_and_takes_the_faults_along(it: Story) -> None:
+    it.storage.says = report("0", "1", out=("1",))
+    await it.rounds()
+    await it.start("b")
+    it.tasks.pop("a").cancel()
+    await it.clock.sleep(20)
+    it.storage.says = report("0", "1", health="warn")
+    await it.rounds(2)
+    assert {one.term for one in (await it.all(StorageCluster)).values()} == {2}
+    assert await it.faults() == {"storage-warn.ceph"}
+    assert it.hosts["b"].writes > 0
+    asked = it.storage.asked
+    await it.rounds(2)
+    assert it.storage.asked == asked + 2, "one of them asks"
 
 
-def test_a_new_primary_that_storage_does_not_answer_ends_no_fault() -> None:
-    async def story(it: Story) -> None:
-        it.storage.says = report("0", "1", health="warn", out=("1",))
-        await it.rounds()
-        it.storage.says = Unavailable("no monitor of Ceph answers", remedy="start one")
-        await it.start("b")
-        it.tasks.pop("a").cancel()
-        await it.clock.sleep(20)
-        await it.rounds(4)
-        assert await it.faults() == {"storage-daemon-out.1", "storage-warn.ceph", "storage-unknown.ceph"}
-        it.storage.says = report("0", "1")
-        await it.rounds()
-        assert await it.faults() == set()
-
-    told(story)
+@run_by(told)
+async def test_a_new_primary_that_storage_does_not_answer_ends_no_fault(it: Story) -> None:
+    it.storage.says = report("0", "1", health="warn", out=("1",))
+    await it.rounds()
+    it.storage.says = Unavailable("no monitor of Ceph answers", remedy="start one")
+    await it.start("b")
+    it.tasks.pop("a").cancel()
+    await it.clock.sleep(20)
+    await it.rounds(4)
+    assert await it.faults() == {"storage-daemon-out.1", "storage-warn.ceph", "storage-unknown.ceph"}
+    it.storage.says = report("0", "1")
+    await it.rounds()
+    assert await it.faults() == set()
 
 
-def test_a_former_primary_that_goes_on_writes_nothing() -> None:
-    async def story(it: Story) -> None:
-        election = await it.store.get(Election, ROLE, fresh=True)
-        it.tasks.pop("a").cancel()
-        await it.clock.sleep(1)
-        record = _replace(election.record, holder="b", term=2)
-        await it.store.replace(_replace(await it.store.get(Election, ROLE, fresh=True), record=record))
-        faults = FaultRecorder(it.hosts["a"], it.clock, "primary", "a")
-        late = StorageStatistics(it.hosts["a"], it.storage, host="a", interval_s=EVERY_S, faults=faults, clock=it.clock)
-        writes = it.hosts["a"].writes
-        it.storage.says = report("0", "1", "2", health="error")
-        await late.start(1)
-        await it.rounds(2)
-        assert it.hosts["a"].writes == writes
-        assert await it.faults() == set()
-        with pytest.raises(Forbidden, match="that belongs to primary"):
-            await it.hosts["a"].create(
-                StorageDaemon(metadata=ObjectMeta(name="2"), term=1, status=StorageDaemonStatus())
-            )
-        with pytest.raises(Forbidden, match="under term 1: b is the primary in term 2"):
-            await it.hosts["b"].create(
-                StorageDaemon(metadata=ObjectMeta(name="2"), term=1, status=StorageDaemonStatus())
-            )
-        with pytest.raises(Forbidden, match="that belongs to primary"):
-            await it.hosts["a"].delete((await it.store.get(StorageDaemon, "1")).ref)
-        await late.stop()
-
-    told(story)
+@run_by(told)
+async def test_a_former_primary_that_goes_on_writes_nothing(it: Story) -> None:
+    election = await it.store.get(Election, ROLE, fresh=True)
+    it.tasks.pop("a").cancel()
+    await it.clock.sleep(1)
+    record = _replace(election.record, holder="b", term=2)
+    await it.store.replace(_replace(await it.store.get(Election, ROLE, fresh=True), record=record))
+    faults = FaultRecorder(it.hosts["a"], it.clock, "primary", "a")
+    late = StorageStatistics(it.hosts["a"], it.storage, host="a", interval_s=EVERY_S, faults=faults, clock=it.clock)
+    writes = it.hosts["a"].writes
+    it.storage.says = report("0", "1", "2", health="error")
+    await late.start(1)
+    await it.rounds(2)
+    assert it.hosts["a"].writes == writes
+    assert await it.faults() == set()
+    with pytest.raises(Forbidden, match="that belongs to primary"):
+        await it.hosts["a"].create(StorageDaemon(metadata=ObjectMeta(name="2"), term=1, status=StorageDaemonStatus()))
+    with pytest.raises(Forbidden, match="under term 1: b is the primary in term 2"):
+        await it.hosts["b"].create(StorageDaemon(metadata=ObjectMeta(name="2"), term=1, status=StorageDaemonStatus()))
+    with pytest.raises(Forbidden, match="that belongs to primary"):
+        await it.hosts["a"].delete((await it.store.get(StorageDaemon, "1")).ref)
+    await late.stop()
 
 
-def test_each_host_says_where_its_own_daemons_lie_and_forgets_those_that_left() -> None:
-    async def story(it: Story) -> None:
-        it.storage.mine = {"1": StorageDevice(block_device="/dev/sdb"), "7": StorageDevice(block_device="/dev/sdc")}
-        await publish_devices(it.hosts["b"], it.storage, "b", it.clock)
-        found = await it.all(StorageDaemon)
-        assert found["1"].device == StorageDevice(host="b", block_device="/dev/sdb")
-        assert found["1"].status is not None, "the figures stay"
-        assert (found["7"].status, found["7"].term) == (None, 0), "nobody has figures of it yet"
-        it.storage.says = report("0", "1", "7")
-        await it.rounds()
-        assert (await it.all(StorageDaemon))["7"].device is not None, "the device stays"
-        it.storage.mine = {"7": it.storage.mine["7"]}
-        await publish_devices(it.hosts["b"], it.storage, "b", it.clock)
-        found = await it.all(StorageDaemon)
-        assert (found["1"].device, found["7"].device) == (None, StorageDevice(host="b", block_device="/dev/sdc"))
-        with pytest.raises(Forbidden, match="may not write the device of StorageDaemon/0: c is named there, and not b"):
-            await it.hosts["b"].replace(_replace(found["0"], device=StorageDevice(host="c")))
-
-    told(story)
+@run_by(told)
+async def test_each_host_says_where_its_own_daemons_lie_and_forgets_those_that_left(it: Story) -> None:
+    it.storage.mine = {"1": StorageDevice(block_device="/dev/sdb"), "7": StorageDevice(block_device="/dev/sdc")}
+    await publish_devices(it.hosts["b"], it.storage, "b", it.clock)
+    found = await it.all(StorageDaemon)
+    assert found["1"].device == StorageDevice(host="b", block_device="/dev/sdb")
+    assert found["1"].status is not None, "the figures stay"
+    assert (found["7"].status, found["7"].term) == (None, 0), "nobody has figures of it yet"
+    it.storage.says = report("0", "1", "7")
+    await it.rounds()
+    assert (await it.all(StorageDaemon))["7"].device is not None, "the device stays"
+    it.storage.mine = {"7": it.storage.mine["7"]}
+    await publish_devices(it.hosts["b"], it.storage, "b", it.clock)
+    found = await it.all(StorageDaemon)
+    assert (found["1"].device, found["7"].device) == (None, StorageDevice(host="b", block_device="/dev/sdc"))
+    with pytest.raises(Forbidden, match="may not write the device of StorageDaemon/0: c is named there, and not b"):
+        await it.hosts["b"].replace(_replace(found["0"], device=StorageDevice(host="c")))
 
 
 @pytest.mark.parametrize("kind", [StorageCluster, StorageDaemon, StoragePool])
@@ -427,48 +395,39 @@ def test_a_host_that_is_no_coordinator_writes_devices_alone(kind: type[Resource]
     assert kind_refusal(HostWriter("a", coordinator=True), kind, verb="deletecollection") != ""
 
 
-def test_metrics_say_what_the_store_has() -> None:
-    async def story(it: Story) -> None:
-        metrics, gauges = Metrics("ours_"), StorageGauges(it.store, it.clock)
-        metrics.register_collector(gauges.collect)
-        assert b"storage" not in metrics.render()
-        await gauges.refresh()
-        text = metrics.render().decode()
-        assert 'ours_storage_cluster_health{cluster="ceph"} 0.0' in text
-        assert 'ours_storage_daemon_up{cluster="ceph",daemon="0",host=""} 1.0' in text
-        assert 'ours_storage_pool_operations_total{cluster="ceph",kind="read",pool="Our VMs"} 0.0' in text
-
-    told(story)
+@run_by(told)
+async def test_metrics_say_what_the_store_has(it: Story) -> None:
+    metrics, gauges = Metrics("ours_"), StorageGauges(it.store, it.clock)
+    metrics.register_collector(gauges.collect)
+    assert b"storage" not in metrics.render()
+    await gauges.refresh()
+    text = metrics.render().decode()
+    assert 'ours_storage_cluster_health{cluster="ceph"} 0.0' in text
+    assert 'ours_storage_daemon_up{cluster="ceph",daemon="0",host=""} 1.0' in text
+    assert 'ours_storage_pool_operations_total{cluster="ceph",kind="read",pool="Our VMs"} 0.0' in text
 
 
-def test_metrics_are_read_from_the_store_now_and_then() -> None:
-    async def story(it: Story) -> None:
-        metrics, gauges = Metrics("ours_"), StorageGauges(it.store, it.clock)
-        metrics.register_collector(gauges.collect)
-        await gauges.refresh()
-        await it.store.delete((await it.store.get(StorageDaemon, "1")).ref)
-        await gauges.refresh()
-        assert b'daemon="1"' in metrics.render()
-        await it.clock.sleep(GAUGES_S)
-        await asyncio.gather(gauges.refresh(), gauges.refresh())
-        assert b'daemon="1"' not in metrics.render()
-
-    told(story)
+@run_by(told)
+async def test_metrics_are_read_from_the_store_now_and_then(it: Story) -> None:
+    metrics, gauges = Metrics("ours_"), StorageGauges(it.store, it.clock)
+    metrics.register_collector(gauges.collect)
+    await gauges.refresh()
+    await it.store.delete((await it.store.get(StorageDaemon, "1")).ref)
+    await gauges.refresh()
+    assert b'daemon="1"' in metrics.render()
+    await it.clock.sleep(GAUGES_S)
+    await asyncio.gather(gauges.refresh(), gauges.refresh())
+    assert b'daemon="1"' not in metrics.render()
 
 
-def test_a_part_that_goes_on_failing_is_tried_after_growing_pauses() -> None:
-    async def story() -> None:
-        clock, tries = LoopClock(), list[float]()
+async def test_a_part_that_goes_on_failing_is_tried_after_growing_pauses() -> None:
+    clock, tries = LoopClock(), list[float]()
 
-        async def part() -> None:
-            tries.append(clock.monotonic())
-            if len(tries) < 6:
-                raise Unavailable("ceph-volume does not list the volumes")
+    async def part() -> None:
+        tries.append(clock.monotonic())
+        if len(tries) < 6:
+            raise Unavailable("ceph-volume does not list the volumes")
 
-        host, crashes = ObjectRef(kind="Hypervisor", name="a"), Crashes(clock)
-        await keep_running(
-            "storage devices", part, subject=host, crashes=crashes, clock=clock, pause_s=5.0, longest_s=30.0
-        )
-        assert [round(b - a) for a, b in pairwise(tries)] == [5, 10, 20, 30, 30]
-
-    run(story())
+    host, crashes = ObjectRef(kind="Hypervisor", name="a"), Crashes(clock)
+    await keep_running("storage devices", part, subject=host, crashes=crashes, clock=clock, pause_s=5.0, longest_s=30.0)
+    assert [round(b - a) for a, b in pairwise(tries)] == [5, 10, 20, 30, 30]

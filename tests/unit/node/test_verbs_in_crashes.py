@@ -10,14 +10,11 @@ import pytest
 from tests.support.loops import run
 from tests.support.node_worlds import STARTED_S, vm_of
 
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.operator import request_vm
-from outlive.node.vm.operator import follow_request
-from outlive.resources.vm_states import is_to_run
-from outlive.resources.vms import RequestVerb
-from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
-from outlive.simulation.world import World
+from outlive.base import Random, SeededIds
+from outlive.node import request_vm
+from outlive.node.vm import follow_request
+from outlive.resources import RequestVerb, is_to_run
+from outlive.simulation import HostSpec, VmSpec, World, WorldSpec
 
 VERBS: Final[tuple[RequestVerb, ...]] = ("start", "stop", "shutdown", "restart", "disable", "migrate", "move")
 CRASHES: Final = {
@@ -55,7 +52,7 @@ def test_a_verb_comes_about_though_something_crashes(verb: RequestVerb, crash: s
         except TimeoutError:
             pytest.fail(f"{after_s} s after the request: nobody answers: {said}, {vm_of(world).status}")
         await world.clock.sleep(60.0)  # a host that died meanwhile is fenced, and the VM restarted
-        running = world.running("vm-1")
+        running = world.running_hosts("vm-1")
         assert is_to_run(vm_of(world)) == (verb not in DOWN), after_s
         assert len(running) == (verb not in DOWN), (after_s, running, said)
         assert [str(one).splitlines()[0] for one in world.violations] == [], after_s

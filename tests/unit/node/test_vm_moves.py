@@ -6,56 +6,26 @@ from typing import cast
 
 import msgspec
 import pytest
-from tests.support.node_worlds import assigned, at, condemn, holders, host_of, narrated, play, set_status, vm_of
+from tests.support.loops import run_by
+from tests.support.node_worlds import assigned, at, condemn, holders, narrated, play, set_status, vm_of
 
-from outlive.base.errors import Unavailable
-from outlive.node.membership.states import MemberView
-from outlive.node.migration.migration import SOURCE, TARGET, Here
+from outlive.base import Unavailable
+from outlive.node.membership import MemberView
+from outlive.node.migration import SOURCE, TARGET, Here
 from outlive.node.ports import DomainState, MigrationSettings
-from outlive.node.vm.context import VmContext, of_attempt
-from outlive.node.vm.selection import relocated
-from outlive.node.vm.states import VmState, in_phase
-from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
-from outlive.resources.policies import AffinityRule
-from outlive.resources.vms import MigrationPhase
-from outlive.roles.node import NodeRole
-from outlive.simulation.history import HistoryEvent
-from outlive.simulation.hosts import HypervisorClient
-from outlive.simulation.hypervisors import SimHypervisor
-from outlive.simulation.spec import VmSpec
-from outlive.simulation.world import World
+from outlive.node.vm import VmContext, relocate_status, set_phase, settings_for_attempt
+from outlive.resources import HOST_LABEL, AffinityRule, Holder, Membership, MigrationPhase, VirtualMachine, VmState
+from outlive.roles import NodeRole
+from outlive.simulation import HistoryEvent, HypervisorClient, SimHypervisor, VmSpec, World
 
 
 def _ended_well(world: World, host: str) -> None:
     vm = vm_of(world)
-    assert world.running("vm-1") == (host,)
+    assert world.running_hosts("vm-1") == (host,)
     assert [(one, seen) for one, _, seen in holders(world)] == [(host, "running")]
     assert vm.status.assigned is not None
     assert (vm.status.assigned.hypervisor, vm.status.phase) == (host, "start")
     assert vm.metadata.labels[HOST_LABEL] == host
-
-
-def test_live_move_changes_the_host_and_remembers_the_home() -> None:
-    async def story(world: World) -> None:
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        await at(world, 20)
-        _ended_well(world, "kvm-2")
-        assert vm_of(world).status.home == "kvm-1"
-        assert vm_of(world).status.migration is None
-        assert host_of(world, "kvm-2").status.num_instances == 1
-        assert host_of(world, "kvm-1").status.num_instances == 0
-
-    play(story)
-
-
-def test_cold_move_shuts_the_guest_down_and_starts_it_there() -> None:
-    async def story(world: World) -> None:
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
-        await at(world, 40)
-        _ended_well(world, "kvm-2")
-        assert vm_of(world).status.home == "kvm-2"
-
-    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 
 
 def test_target_of_a_live_move_says_anew_where_it_listens_before_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,79 +78,36 @@ def test_guest_stands_still_no_longer_than_its_owner_allows(
     assert given_ms == [given]
 
 
-@pytest.mark.parametrize("phase", ["precopy", "paused", "sent", "last"])
-def test_transfer_that_fails_in_any_phase_leaves_the_guest_running_once(phase: str) -> None:
-    async def story(world: World) -> None:
-        await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": phase})
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        await at(world, 150)
-        (host,) = world.running("vm-1")
-        _ended_well(world, host)
-
-    play(story)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.5, 1.5, 3.0, 5.5])
-@pytest.mark.parametrize("side", ["kvm-1", "kvm-2"])
-def test_daemon_of_either_side_may_be_killed_during_a_move(side: str, seconds: float) -> None:
-    async def story(world: World) -> None:
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        await at(world, seconds)
-        await world.do("kill-daemon", {"hosts": [side]})
-        await at(world, 200)
-        (host,) = world.running("vm-1")
-        _ended_well(world, host)
-
-    play(story)
-
-
-@pytest.mark.parametrize("seconds", [0.5, 1.5, 3.0])
-def test_target_that_dies_during_the_transfer_leaves_the_guest_at_its_source(seconds: float) -> None:
-    async def story(world: World) -> None:
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        await at(world, seconds)
-        await world.do("power-off", {"hosts": ["kvm-2"]})
-        await at(world, 15)
-        await condemn(world, "kvm-2", dead="power")
-        await at(world, 90)
-        _ended_well(world, "kvm-1")
-
-    play(story)
-
-
 @pytest.mark.parametrize("phase", ["target-ready", "transferring"])
-def test_target_of_a_vm_whose_source_dies_leaves_it_to_recovery_and_keeps_nothing_of_it(phase: str) -> None:
-    async def story(world: World) -> None:
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        while (move := vm_of(world).status.migration) is None or move.phase != phase:
-            await world.clock.sleep(0.01)
-        await world.do("power-off", {"hosts": ["kvm-1"]})
-        await at(world, 15)
-        await condemn(world, "kvm-1", dead="power")
-        await at(world, 20)
-        assert world.running("vm-1") == ()
-        assert [host for host, _, _ in holders(world)] == ["kvm-1"], "so that recovery may assign it"
-        move, where = vm_of(world).status.migration, vm_of(world).status.assigned
-        assert (move.phase, where and where.hypervisor) == (phase, "kvm-2"), "which says where room is kept for it"
-        assert "running" not in narrated(world, "vm-1", "domain")[-1]
+@run_by(play)
+async def test_target_of_a_vm_whose_source_dies_leaves_it_to_recovery_and_keeps_nothing_of_it(
+    world: World, *, phase: str
+) -> None:
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+    while (move := vm_of(world).status.migration) is None or move.phase != phase:
+        await world.clock.sleep(0.01)
+    await world.do("power-off", {"hosts": ["kvm-1"]})
+    await at(world, 15)
+    await condemn(world, "kvm-1", dead="power")
+    await at(world, 20)
+    assert world.running_hosts("vm-1") == ()
+    assert [host for host, _, _ in holders(world)] == ["kvm-1"], "so that recovery may assign it"
+    move, where = vm_of(world).status.migration, vm_of(world).status.assigned
+    assert (move.phase, where and where.hypervisor) == (phase, "kvm-2"), "which says where room is kept for it"
+    assert "running" not in narrated(world, "vm-1", "domain")[-1]
 
-    play(story)
 
-
-def test_target_that_is_silent_gives_the_vm_back_to_its_source() -> None:
-    async def story(world: World) -> None:
-        await world.do("pause-daemon", {"hosts": ["kvm-2"], "for": 1000})
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        await at(world, 5)
-        await condemn(world, "kvm-2")
-        await at(world, 30)
-        _ended_well(world, "kvm-1")
-        move = vm_of(world).status.migration
-        assert move is not None
-        assert (move.phase, move.reason) == ("aborted", "target-lost")
-
-    play(story)
+@run_by(play)
+async def test_target_that_is_silent_gives_the_vm_back_to_its_source(world: World) -> None:
+    await world.do("pause-daemon", {"hosts": ["kvm-2"], "for": 1000})
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+    await at(world, 5)
+    await condemn(world, "kvm-2")
+    await at(world, 30)
+    _ended_well(world, "kvm-1")
+    move = vm_of(world).status.migration
+    assert move is not None
+    assert (move.phase, move.reason) == ("aborted", "target-lost")
 
 
 def _domains(world: World, host: str) -> list[str]:
@@ -188,54 +115,43 @@ def _domains(world: World, host: str) -> list[str]:
 
 
 @pytest.mark.parametrize("phase", ["sent", "last", ""])
-def test_guest_that_was_handed_over_to_a_target_that_died_starts_anew_at_its_source(phase: str) -> None:
-    async def story(world: World) -> None:
-        world.hosts["kvm-1"].hypervisor.latencies.downtime = (0.5, 0.5)
-        await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": phase or "last"})
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        while not any("kvm-1: handed over" in text for text in _domains(world, "kvm-1")):
-            await world.clock.sleep(0.05)
-        await world.clock.sleep({"sent": 3.0, "last": 0.6, "": 0.2}[phase])
-        await world.do("power-off", {"hosts": ["kvm-2"]})
-        await world.clock.sleep(15)
-        assert world.running("vm-1") == ()
-        await condemn(world, "kvm-2", dead="power")
-        await world.clock.sleep(20)
-        _ended_well(world, "kvm-1")
-        assert "running as run" in _domains(world, "kvm-1")[-1]
-
-    play(story)
-
-
-def test_guest_that_its_target_never_ran_runs_on_at_its_source() -> None:
-    async def story(world: World) -> None:
-        await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": "sent"})
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        await at(world, 60)
-        _ended_well(world, "kvm-1")
-        assert _domains(world, "kvm-1")[-1].endswith("resumed")
-
-    play(story)
+@run_by(play)
+async def test_guest_that_was_handed_over_to_a_target_that_died_starts_anew_at_its_source(
+    world: World, *, phase: str
+) -> None:
+    world.hosts["kvm-1"].hypervisor.latencies.downtime = (0.5, 0.5)
+    await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": phase or "last"})
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+    while not any("kvm-1: handed over" in text for text in _domains(world, "kvm-1")):
+        await world.clock.sleep(0.05)
+    await world.clock.sleep({"sent": 3.0, "last": 0.6, "": 0.2}[phase])
+    await world.do("power-off", {"hosts": ["kvm-2"]})
+    await world.clock.sleep(15)
+    assert world.running_hosts("vm-1") == ()
+    await condemn(world, "kvm-2", dead="power")
+    await world.clock.sleep(20)
+    _ended_well(world, "kvm-1")
+    assert "running as run" in _domains(world, "kvm-1")[-1]
 
 
-def test_guest_whose_target_process_dies_when_all_was_sent_runs_on_from_its_memory_within_seconds() -> None:
-    async def story(world: World) -> None:
-        await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": "sent"})
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        source, target = (world.hosts[host].hypervisor for host in ("kvm-1", "kvm-2"))
-        run_id = source.domains["vm-1"].run_id
-        while source.domains["vm-1"].state is not DomainState.HANDED_OVER:
-            await world.clock.sleep(0.05)
-        target.crash("vm-1")
-        died_s = world.clock.monotonic()
-        while not source.runs("vm-1"):
-            await world.clock.sleep(0.05)
-        assert world.clock.monotonic() - died_s < 4
-        await at(world, 60)
-        _ended_well(world, "kvm-1")
-        assert source.domains["vm-1"].run_id == run_id
-
-    play(story)
+@run_by(play)
+async def test_guest_whose_target_process_dies_when_all_was_sent_runs_on_from_its_memory_within_seconds(
+    world: World,
+) -> None:
+    await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": "sent"})
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+    source, target = (world.hosts[host].hypervisor for host in ("kvm-1", "kvm-2"))
+    run_id = source.domains["vm-1"].run_id
+    while source.domains["vm-1"].state is not DomainState.HANDED_OVER:
+        await world.clock.sleep(0.05)
+    target.crash("vm-1")
+    died_s = world.clock.monotonic()
+    while not source.runs("vm-1"):
+        await world.clock.sleep(0.05)
+    assert world.clock.monotonic() - died_s < 4
+    await at(world, 60)
+    _ended_well(world, "kvm-1")
+    assert source.domains["vm-1"].run_id == run_id
 
 
 POST_COPY = {"migrationPostCopy": True, "migrationPostCopyAfter": "1s"}
@@ -251,57 +167,54 @@ async def _split(world: World) -> tuple[SimHypervisor, SimHypervisor]:
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_guest_of_which_a_side_ends_during_post_copy_is_started_anew_once(side: str) -> None:
-    async def story(world: World) -> None:
-        source, target = await _split(world)
-        runs = {source.domains["vm-1"].run_id, target.domains["vm-1"].run_id}
-        (source if side == "source" else target).crash("vm-1")
-        await at(world, 120)
-        (host,) = world.running("vm-1")
-        _ended_well(world, host)
-        assert world.hosts[host].hypervisor.domains["vm-1"].run_id not in runs
-        assert not world.hosts[host].hypervisor.domains["vm-1"].split
-
-    play(story, node=POST_COPY)
+@run_by(play, node=POST_COPY)
+async def test_guest_of_which_a_side_ends_during_post_copy_is_started_anew_once(world: World, *, side: str) -> None:
+    source, target = await _split(world)
+    runs = {source.domains["vm-1"].run_id, target.domains["vm-1"].run_id}
+    (source if side == "source" else target).crash("vm-1")
+    await at(world, 120)
+    (host,) = world.running_hosts("vm-1")
+    _ended_well(world, host)
+    assert world.hosts[host].hypervisor.domains["vm-1"].run_id not in runs
+    assert not world.hosts[host].hypervisor.domains["vm-1"].split
 
 
-def test_guest_whose_memory_arrives_no_more_although_both_hosts_live_is_started_anew_within_minutes() -> None:
-    async def story(world: World) -> None:
-        source, target = await _split(world)
-        runs = {source.domains["vm-1"].run_id, target.domains["vm-1"].run_id}
-        source.peer = lambda other: None
-        await at(world, 120)
-        (host,) = world.running("vm-1")
-        _ended_well(world, host)
-        assert world.hosts[host].hypervisor.domains["vm-1"].run_id not in runs
+@run_by(play, node=POST_COPY)
+async def test_guest_whose_memory_arrives_no_more_although_both_hosts_live_is_started_anew_within_minutes(
+    world: World,
+) -> None:
+    source, target = await _split(world)
+    runs = {source.domains["vm-1"].run_id, target.domains["vm-1"].run_id}
+    source.peer = lambda other: None
+    await at(world, 120)
+    (host,) = world.running_hosts("vm-1")
+    _ended_well(world, host)
+    assert world.hosts[host].hypervisor.domains["vm-1"].run_id not in runs
 
-    play(story, node=POST_COPY)
 
-
-def test_neither_side_of_a_broken_post_copy_waits_for_the_other_where_the_target_never_let_it_run() -> None:
+@run_by(play, node=POST_COPY)
+async def test_neither_side_of_a_broken_post_copy_waits_for_the_other_where_the_target_never_let_it_run(
+    world: World,
+) -> None:
     """The daemon of the target ends after it had decided that the guest runs, and before it does."""
-
-    async def story(world: World) -> None:
-        world.hosts["kvm-1"].hypervisor.latencies.migrate = (15.0, 15.0)
-        _, target = await _split(world)
-        await world.do("pause-daemon", {"hosts": ["kvm-2"], "for": 8})
-        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
-        while (move := vm_of(world).status.migration) is None or move.phase is not MigrationPhase.TRANSFERRED:
-            await world.clock.sleep(0.01)
-        run_id = target.domains["vm-1"].run_id
-        target.domains["vm-1"].state = DomainState.PAUSED
-        await at(world, 150)
-        (host,) = world.running("vm-1")
-        _ended_well(world, host)
-        assert world.hosts[host].hypervisor.domains["vm-1"].run_id != run_id
-
-    play(story, node=POST_COPY)
+    world.hosts["kvm-1"].hypervisor.latencies.migrate = (15.0, 15.0)
+    _, target = await _split(world)
+    await world.do("pause-daemon", {"hosts": ["kvm-2"], "for": 8})
+    await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+    while (move := vm_of(world).status.migration) is None or move.phase is not MigrationPhase.TRANSFERRED:
+        await world.clock.sleep(0.01)
+    run_id = target.domains["vm-1"].run_id
+    target.domains["vm-1"].state = DomainState.PAUSED
+    await at(world, 150)
+    (host,) = world.running_hosts("vm-1")
+    _ended_well(world, host)
+    assert world.hosts[host].hypervisor.domains["vm-1"].run_id != run_id
 
 
 @pytest.mark.parametrize("phase", ["precopy", "split"])
 def test_store_that_does_not_answer_for_a_moment_ends_no_transfer(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[str] = []
-    real = VmContext.members
+    real = VmContext.read_members
 
     async def story(world: World) -> None:
         source, target = (world.hosts[host].hypervisor for host in ("kvm-1", "kvm-2"))
@@ -316,7 +229,7 @@ def test_store_that_does_not_answer_for_a_moment_ends_no_transfer(phase: str, mo
                 raise Unavailable("the store does not answer", remedy="wait")
             return await real(self, vm)
 
-        monkeypatch.setattr(VmContext, "members", failing)
+        monkeypatch.setattr(VmContext, "read_members", failing)
         await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
         await at(world, 60)
         assert failures
@@ -327,39 +240,35 @@ def test_store_that_does_not_answer_for_a_moment_ends_no_transfer(phase: str, mo
     play(story, node=POST_COPY)
 
 
-def test_guest_that_stands_still_on_its_way_says_so() -> None:
-    async def story(world: World) -> None:
-        world.hosts["kvm-1"].hypervisor.latencies.downtime = (50.0, 50.0)
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2"})
-        await at(world, 50)
-        assert vm_of(world).status.reason == ""
-        await at(world, 90)
-        status = vm_of(world).status
-        assert (status.reason, "kvm-2" in status.message) == ("handover-late", True)
-        await at(world, 200)
-        assert (world.running("vm-1"), vm_of(world).status.reason) == (("kvm-2",), "")
-
-    play(story)
+@run_by(play)
+async def test_guest_that_stands_still_on_its_way_says_so(world: World) -> None:
+    world.hosts["kvm-1"].hypervisor.latencies.downtime = (50.0, 50.0)
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2"})
+    await at(world, 50)
+    assert vm_of(world).status.reason == ""
+    await at(world, 90)
+    status = vm_of(world).status
+    assert (status.reason, "kvm-2" in status.message) == ("handover-late", True)
+    await at(world, 200)
+    assert (world.running_hosts("vm-1"), vm_of(world).status.reason) == (("kvm-2",), "")
 
 
-def test_target_keeps_nothing_of_a_run_that_ended_while_it_waited_though_its_move_is_over() -> None:
-    async def story(world: World) -> None:
-        target = world.hosts["kvm-2"].hypervisor
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        while not ("vm-1" in target.domains and holders(world)[-1][0] == "kvm-2"):
-            await world.clock.sleep(0.01)
-        await world.do("pause-daemon", {"hosts": ["kvm-2"], "for": 2})
-        target.crash("vm-1")
-        assert target._never_ran
-        move = vm_of(world).status.migration
-        assert move is not None
-        ended = msgspec.structs.replace(move, phase=MigrationPhase.ABORTED, reason="live-failed")
-        await set_status(world, migration=ended, assigned=assigned("kvm-1"), phase="start")
-        await at(world, 60)
-        _ended_well(world, "kvm-1")
-        assert not target._never_ran
-
-    play(story)
+@run_by(play)
+async def test_target_keeps_nothing_of_a_run_that_ended_while_it_waited_though_its_move_is_over(world: World) -> None:
+    target = world.hosts["kvm-2"].hypervisor
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+    while not ("vm-1" in target.domains and holders(world)[-1][0] == "kvm-2"):
+        await world.clock.sleep(0.01)
+    await world.do("pause-daemon", {"hosts": ["kvm-2"], "for": 2})
+    target.crash("vm-1")
+    assert target._never_ran
+    move = vm_of(world).status.migration
+    assert move is not None
+    ended = msgspec.structs.replace(move, phase=MigrationPhase.ABORTED, reason="live-failed")
+    await set_status(world, migration=ended, assigned=assigned("kvm-1"), phase="start")
+    await at(world, 60)
+    _ended_well(world, "kvm-1")
+    assert not target._never_ran
 
 
 @pytest.mark.parametrize(
@@ -367,10 +276,10 @@ def test_target_keeps_nothing_of_a_run_that_ended_while_it_waited_though_its_mov
     [(1, 0.0, (False, 30.0)), (1, 20.0, (False, 20.0)), (2, 20.0, (True, 20.0)), (3, 0.0, (False, 0.0))],
 )
 def test_only_the_second_attempt_is_by_post_copy(attempt: int, limit_s: float, given: tuple[bool, float]) -> None:
-    found = of_attempt(MigrationSettings(post_copy=True, time_limit_s=limit_s), attempt, 30.0)
+    found = settings_for_attempt(MigrationSettings(post_copy=True, time_limit_s=limit_s), attempt, 30.0)
     assert (found.post_copy, found.time_limit_s) == given
     plain = MigrationSettings(time_limit_s=limit_s)
-    assert of_attempt(plain, attempt, 30.0) == plain
+    assert settings_for_attempt(plain, attempt, 30.0) == plain
 
 
 @pytest.mark.slow
@@ -380,119 +289,107 @@ def test_guest_that_arrives_while_its_target_gives_up_runs_once_and_never_from_t
         source.latencies.downtime = (4.0, 4.0)
         await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
         await at(world, 60)
-        (host,) = world.running("vm-1")
+        (host,) = world.running_hosts("vm-1")
         _ended_well(world, host)
 
     for limit in ("3500ms", "4s", "4200ms", "4400ms", "4800ms", "5s"):
         play(story, node={"moveLimit": limit})
 
 
-def test_source_does_not_run_on_after_its_target_ran_the_guest_and_was_emptied() -> None:
-    async def story(world: World) -> None:
-        await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": "last"})
-        await world.do("pause-daemon", {"hosts": ["kvm-1"], "for": 3})
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        while world.running("vm-1") != ("kvm-2",):
-            await world.clock.sleep(0.02)
-        await world.do("kill-daemon", {"hosts": ["kvm-2"]})
-        world.hosts["kvm-2"].hypervisor.kill_all()
-        await world.clock.sleep(90)
-        (host,) = world.running("vm-1")
-        _ended_well(world, host)
-        assert not any(text.endswith("resumed") for text in _domains(world, "kvm-1"))
-
-    play(story)
+@run_by(play)
+async def test_source_does_not_run_on_after_its_target_ran_the_guest_and_was_emptied(world: World) -> None:
+    await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": "last"})
+    await world.do("pause-daemon", {"hosts": ["kvm-1"], "for": 3})
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+    while world.running_hosts("vm-1") != ("kvm-2",):
+        await world.clock.sleep(0.02)
+    await world.do("kill-daemon", {"hosts": ["kvm-2"]})
+    world.hosts["kvm-2"].hypervisor.kill_all()
+    await world.clock.sleep(90)
+    (host,) = world.running_hosts("vm-1")
+    _ended_well(world, host)
+    assert not any(text.endswith("resumed") for text in _domains(world, "kvm-1"))
 
 
-def test_cold_move_goes_on_although_its_source_dies_between_the_release_and_saying_so() -> None:
-    async def story(world: World) -> None:
-        def released(event: HistoryEvent) -> None:
-            if event.kind == "hold" and "is held by nobody" in event.text:
-                world.hosts["kvm-1"].machine.unplug()
+@run_by(play, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+async def test_cold_move_goes_on_although_its_source_dies_between_the_release_and_saying_so(world: World) -> None:
+    def released(event: HistoryEvent) -> None:
+        if event.kind == "hold" and "is held by nobody" in event.text:
+            world.hosts["kvm-1"].machine.unplug()
 
-        world.history.listen(released)
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
-        await at(world, 60)
-        assert not world.hosts["kvm-1"].lives
-        _ended_well(world, "kvm-2")
-
-    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+    world.history.listen(released)
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
+    await at(world, 60)
+    assert not world.hosts["kvm-1"].lives
+    _ended_well(world, "kvm-2")
 
 
-def test_host_that_has_nothing_to_do_with_a_vm_any_more_does_not_label_it() -> None:
-    async def story(world: World) -> None:
-        shared = cast(NodeRole, world.hosts["kvm-2"].daemon.role).daemon.shared
-        await shared.relabel("vm-1", "kvm-2")
-        assert vm_of(world).metadata.labels[HOST_LABEL] == "kvm-1"
-        _ended_well(world, "kvm-1")
-
-    play(story)
+@run_by(play)
+async def test_host_that_has_nothing_to_do_with_a_vm_any_more_does_not_label_it(world: World) -> None:
+    shared = cast(NodeRole, world.hosts["kvm-2"].daemon.role).daemon.shared
+    await shared.relabel("vm-1", "kvm-2")
+    assert vm_of(world).metadata.labels[HOST_LABEL] == "kvm-1"
+    _ended_well(world, "kvm-1")
 
 
-def test_host_that_has_nothing_to_do_with_a_vm_any_more_does_not_write_its_status() -> None:
-    async def story(world: World) -> None:
-        shared = cast(NodeRole, world.hosts["kvm-2"].daemon.role).daemon.shared
-        before = vm_of(world)
-        await shared.change("vm-1", lambda now: in_phase(now.status, VmState.STOP))
-        assert vm_of(world) == before
-        _ended_well(world, "kvm-1")
-
-    play(story)
+@run_by(play)
+async def test_host_that_has_nothing_to_do_with_a_vm_any_more_does_not_write_its_status(world: World) -> None:
+    shared = cast(NodeRole, world.hosts["kvm-2"].daemon.role).daemon.shared
+    before = vm_of(world)
+    await shared.change("vm-1", lambda now: set_phase(now.status, VmState.STOP))
+    assert vm_of(world) == before
+    _ended_well(world, "kvm-1")
 
 
-def test_target_that_a_label_does_not_show_a_cold_move_hears_of_it_from_the_source() -> None:
-    async def story(world: World) -> None:
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
-        for _ in range(200):
-            move = vm_of(world).status.migration
-            if move is not None and move.phase == "stopping":
-                break
-            await world.clock.sleep(0.05)
-        vm = vm_of(world)
-        metadata = msgspec.structs.replace(vm.metadata, labels={**vm.metadata.labels, HOST_LABEL: "kvm-1"})
-        await world.store.replace(msgspec.structs.replace(vm, metadata=metadata))
-        await world.do("kill-daemon", {"hosts": ["kvm-2"]})
-        await at(world, 80)
-        _ended_well(world, "kvm-2")
-
-    play(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+@run_by(play, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+async def test_target_that_a_label_does_not_show_a_cold_move_hears_of_it_from_the_source(world: World) -> None:
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
+    for _ in range(200):
+        move = vm_of(world).status.migration
+        if move is not None and move.phase == "stopping":
+            break
+        await world.clock.sleep(0.05)
+    vm = vm_of(world)
+    metadata = msgspec.structs.replace(vm.metadata, labels={**vm.metadata.labels, HOST_LABEL: "kvm-1"})
+    await world.store.replace(msgspec.structs.replace(vm, metadata=metadata))
+    await world.do("kill-daemon", {"hosts": ["kvm-2"]})
+    await at(world, 80)
+    _ended_well(world, "kvm-2")
 
 
-def test_guest_that_was_handed_over_starts_anew_when_it_is_killed_at_its_source_and_its_target_never_ran_it() -> None:
-    async def story(world: World) -> None:
-        await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": "sent"})
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        await at(world, 10)
-        world.hosts["kvm-1"].hypervisor.kill_all()
-        await at(world, 70)
-        (host,) = world.running("vm-1")
-        _ended_well(world, host)
+@run_by(play)
+async def test_guest_that_was_handed_over_starts_anew_when_it_is_killed_at_its_source_and_its_target_never_ran_it(
+    world: World,
+) -> None:
+    await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": "sent"})
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+    await at(world, 10)
+    world.hosts["kvm-1"].hypervisor.kill_all()
+    await at(world, 70)
+    (host,) = world.running_hosts("vm-1")
+    _ended_well(world, host)
 
-    play(story)
 
-
-def test_guest_that_stands_still_is_not_said_to_run_when_the_entry_of_a_dead_host_could_go() -> None:
-    async def story(world: World) -> None:
-        domain = world.hosts["kvm-1"].hypervisor.domains["vm-1"]
-        domain.state = DomainState.PAUSED
-        (mine,) = vm_of(world).status.holders
-        await set_status(world, holders=(msgspec.structs.replace(mine, seen=""),))
-        await at(world, 30)
-        assert holders(world) == [("kvm-1", 1, "paused")]
-        (mine,) = vm_of(world).status.holders
-        member = world.store.find(Membership, "kvm-2")
-        assert member is not None
-        world.hosts["kvm-2"].daemon.kill(again=False)
-        other = Holder(hypervisor="kvm-2", member_uid=member.metadata.uid, epoch=1, run_id="past")
-        await set_status(world, holders=(mine, other))
-        await condemn(world, "kvm-2", dead="operator")
-        await at(world, 60)
-        assert holders(world) == [("kvm-1", 1, "paused"), ("kvm-2", 1, "")]
-        domain.state = DomainState.RUNNING
-        await at(world, 90)
-        assert holders(world) == [("kvm-1", 1, "running")]
-
-    play(story)
+@run_by(play)
+async def test_guest_that_stands_still_is_not_said_to_run_when_the_entry_of_a_dead_host_could_go(world: World) -> None:
+    domain = world.hosts["kvm-1"].hypervisor.domains["vm-1"]
+    domain.state = DomainState.PAUSED
+    (mine,) = vm_of(world).status.holders
+    await set_status(world, holders=(msgspec.structs.replace(mine, seen=""),))
+    await at(world, 30)
+    assert holders(world) == [("kvm-1", 1, "paused")]
+    (mine,) = vm_of(world).status.holders
+    member = world.store.find(Membership, "kvm-2")
+    assert member is not None
+    world.hosts["kvm-2"].daemon.kill(again=False)
+    other = Holder(hypervisor="kvm-2", member_uid=member.metadata.uid, epoch=1, run_id="past")
+    await set_status(world, holders=(mine, other))
+    await condemn(world, "kvm-2", dead="operator")
+    await at(world, 60)
+    assert holders(world) == [("kvm-1", 1, "paused"), ("kvm-2", 1, "")]
+    domain.state = DomainState.RUNNING
+    await at(world, 90)
+    assert holders(world) == [("kvm-1", 1, "running")]
 
 
 def test_every_phase_of_a_move_under_way_has_a_step_on_both_sides() -> None:
@@ -522,14 +419,14 @@ def test_two_of_a_group_do_not_arrive_on_one_host_whichever_move_was_chosen_by_a
                 return  # its move has no such phase
             await world.clock.sleep(0.01)
         vm = vm_of(world, late)
-        moved = relocated(vm, target="kvm-3", home="", phase="migrate", move_id="late")
+        moved = relocate_status(vm, target="kvm-3", home="", phase="migrate", move_id="late")
         metadata = msgspec.structs.replace(vm.metadata, labels={**vm.metadata.labels, HOST_LABEL: "kvm-3"})
         labelled = await world.store.replace(msgspec.structs.replace(vm, metadata=metadata))
         await world.store.replace_status(msgspec.structs.replace(labelled, status=moved))
         for _ in range(900):
             await world.clock.sleep(0.1)
-            assert any("kvm-3" not in world.running(name) for name in sources)
-        runs = {name: world.running(name) for name in sources}
+            assert any("kvm-3" not in world.running_hosts(name) for name in sources)
+        runs = {name: world.running_hosts(name) for name in sources}
         assert sorted(runs.values()) in ([("kvm-1",), ("kvm-3",)], [("kvm-2",), ("kvm-3",)])
         assert all(vm_of(world, name).status.phase == "start" for name in sources)
 
@@ -541,47 +438,42 @@ def test_two_of_a_group_do_not_arrive_on_one_host_whichever_move_was_chosen_by_a
 
 
 @pytest.mark.parametrize("phase", ["requested", "target-ready", "transferring", "done"])
-def test_vm_that_was_recovered_to_the_target_of_a_move_does_not_run_beside_one_that_it_is_kept_apart_from(
-    phase: str,
+@run_by(
+    play,
+    hosts=3,
+    vms=tuple(VmSpec(name=f"vm-{n}", host=f"kvm-{n}", affinity=APART, migration_method="live") for n in (1, 2)),
+)
+async def test_vm_that_was_recovered_to_the_target_of_a_move_does_not_run_beside_one_that_it_is_kept_apart_from(
+    world: World, *, phase: str
 ) -> None:
     """The recovery had looked before the move was written."""
-
-    async def story(world: World) -> None:
-        await world.do("power-off", {"hosts": ["kvm-1"]})
-        await condemn(world, "kvm-1", dead="power")
-        await world.do("move", {"vm": "vm-2", "to": "kvm-3"})
-        while (move := vm_of(world, "vm-2").status.migration) is None or move.phase != phase:
-            if vm_of(world, "vm-2").host == "kvm-3" and move is None:
-                break
-            await world.clock.sleep(0.01)
-        vm = vm_of(world)
-        metadata = msgspec.structs.replace(vm.metadata, labels={**vm.metadata.labels, HOST_LABEL: "kvm-3"})
-        await world.store.replace(msgspec.structs.replace(vm, metadata=metadata))
-        await set_status(world, "vm-1", holders=(), assigned=assigned("kvm-3", "kvm-1.1.abc"))
-        for _ in range(900):
-            await world.clock.sleep(0.1)
-            assert any("kvm-3" not in world.running(name) for name in ("vm-1", "vm-2"))
-        rejection = vm_of(world).status.rejection
-        if world.running("vm-1") == ("kvm-3",):
-            assert world.running("vm-2") == ("kvm-2",)
-        else:
-            assert world.running("vm-2") == ("kvm-3",)
-            assert rejection is not None
-            assert (rejection.hypervisor, rejection.reason) == ("kvm-3", "against-affinity")
-        assert vm_of(world, "vm-2").status.phase == "start"
-
-    play(
-        story,
-        hosts=3,
-        vms=tuple(VmSpec(name=f"vm-{n}", host=f"kvm-{n}", affinity=APART, migration_method="live") for n in (1, 2)),
-    )
+    await world.do("power-off", {"hosts": ["kvm-1"]})
+    await condemn(world, "kvm-1", dead="power")
+    await world.do("move", {"vm": "vm-2", "to": "kvm-3"})
+    while (move := vm_of(world, "vm-2").status.migration) is None or move.phase != phase:
+        if vm_of(world, "vm-2").host == "kvm-3" and move is None:
+            break
+        await world.clock.sleep(0.01)
+    vm = vm_of(world)
+    metadata = msgspec.structs.replace(vm.metadata, labels={**vm.metadata.labels, HOST_LABEL: "kvm-3"})
+    await world.store.replace(msgspec.structs.replace(vm, metadata=metadata))
+    await set_status(world, "vm-1", holders=(), assigned=assigned("kvm-3", "kvm-1.1.abc"))
+    for _ in range(900):
+        await world.clock.sleep(0.1)
+        assert any("kvm-3" not in world.running_hosts(name) for name in ("vm-1", "vm-2"))
+    rejection = vm_of(world).status.rejection
+    if world.running_hosts("vm-1") == ("kvm-3",):
+        assert world.running_hosts("vm-2") == ("kvm-2",)
+    else:
+        assert world.running_hosts("vm-2") == ("kvm-3",)
+        assert rejection is not None
+        assert (rejection.hypervisor, rejection.reason) == ("kvm-3", "against-affinity")
+    assert vm_of(world, "vm-2").status.phase == "start"
 
 
-def test_label_is_not_changed_where_the_assignment_is_not() -> None:
-    async def story(world: World) -> None:
-        shared = cast(NodeRole, world.hosts["kvm-1"].daemon.role).daemon.shared
-        before = vm_of(world)
-        assert await shared.assign("vm-1", "kvm-2", lambda now: None) == before
-        assert vm_of(world).metadata.resource_version == before.metadata.resource_version
-
-    play(story)
+@run_by(play)
+async def test_label_is_not_changed_where_the_assignment_is_not(world: World) -> None:
+    shared = cast(NodeRole, world.hosts["kvm-1"].daemon.role).daemon.shared
+    before = vm_of(world)
+    assert await shared.assign("vm-1", "kvm-2", lambda now: None) == before
+    assert vm_of(world).metadata.resource_version == before.metadata.resource_version

@@ -6,30 +6,25 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.loops import run
+from tests.support.loops import run, run_by
 from tests.support.node_worlds import STARTED_S, play, vm_of
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import BadInput, NotFound, Refused
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.liveness import HostLife, HostLiveness, VmLife, vm_liveness
-from outlive.node.operator import request_vm
-from outlive.node.vm.operator import (
-    at_rest,
-    change_vm,
-    follow_request,
-    outcome_of,
-    rename_vm,
-    undefine_vm,
+from outlive.base import BadInput, LoopClock, NotFound, Random, Refused, SeededIds
+from outlive.node import HostLife, HostLiveness, VmLife, request_vm, vm_liveness
+from outlive.node.vm import change_vm, follow_request, is_at_rest, outcome_of, rename_vm, undefine_vm
+from outlive.resources import (
+    Amounts,
+    Answer,
+    ObjectMeta,
+    Request,
+    RequestVerb,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
 )
-from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
-from outlive.resources.vms import Answer, Request, RequestVerb, VirtualMachineStatus
-from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
-from outlive.simulation.verbs.operations import change_spec
-from outlive.simulation.world import World
-from outlive.store.memory import MemoryStore
-from outlive.store.naming import find_vm
+from outlive.simulation import HostSpec, VmSpec, World, WorldSpec
+from outlive.simulation.verbs import change_spec
+from outlive.store import MemoryStore, find_vm
 
 IDS = SeededIds(Random(7))
 
@@ -41,95 +36,86 @@ async def ask(world: World, verb: RequestVerb, vm: str = "vm-1", *, target: str 
     return await follow_request(world.store, world.clock, vm, asked.request, said.append), said
 
 
-def test_a_start_that_another_vm_blocks_is_followed_for_a_minute_and_counts_as_waiting() -> None:
-    async def story(world: World) -> None:
-        (disk,) = vm_of(world, "vm-2").spec.disks
-        assert (await ask(world, "stop"))[0]
+@run_by(play, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
+async def test_a_start_that_another_vm_blocks_is_followed_for_a_minute_and_counts_as_waiting(world: World) -> None:
+    (disk,) = vm_of(world, "vm-2").spec.disks
+    assert (await ask(world, "stop"))[0]
 
-        def shares(spec: VirtualMachineSpec) -> VirtualMachineSpec:
-            return msgspec.structs.replace(spec, disks=(disk,), shared_disks=(disk,))
+    def shares(spec: VirtualMachineSpec) -> VirtualMachineSpec:
+        return msgspec.structs.replace(spec, disks=(disk,), shared_disks=(disk,))
 
-        await change_spec(world, VirtualMachine, "vm-1", shares)
-        began = world.clock.monotonic()
-        done, said = await ask(world, "start")
-        assert not done
-        assert world.clock.monotonic() - began < 120
-        assert f"disk {disk} is that of vm-2 as well" in said[-2]
-        assert said[-1] == "vm-1: start is still not done, and goes on (outlive why vm-1)"
-        alive = HostLiveness(state=HostLife.ALIVE, text="alive", epoch=1, uid="")
-        life = vm_liveness(vm_of(world), {"kvm-1": alive})
-        assert (life.state, life.reason) == (VmLife.WAITING, "disk-not-shared")
-
-    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
+    await change_spec(world, VirtualMachine, "vm-1", shares)
+    began = world.clock.monotonic()
+    done, said = await ask(world, "start")
+    assert not done
+    assert world.clock.monotonic() - began < 120
+    assert f"disk {disk} is that of vm-2 as well" in said[-2]
+    assert said[-1] == "vm-1: start is still not done, and goes on (outlive why vm-1)"
+    alive = HostLiveness(state=HostLife.ALIVE, text="alive", epoch=1, uid="")
+    life = vm_liveness(vm_of(world), {"kvm-1": alive})
+    assert (life.state, life.reason) == (VmLife.WAITING, "disk-not-shared")
 
 
-def test_a_start_that_all_hosts_refuse_ends_with_their_reason() -> None:
-    async def played() -> None:
-        hosts = tuple(HostSpec(name=f"kvm-{n}", rack=f"r{n}") for n in (1, 2))
-        world = World(WorldSpec(hosts=hosts, vms=(VmSpec(name="vm-1", host="kvm-1"),), controllers=1), seed=1)
-        await world.build()
-        await world.start()
-        await world.clock.sleep(STARTED_S)
-        assert (await ask(world, "stop"))[0]
-        for host in world.hosts.values():
-            host.hypervisor.faults.start_fails["vm-1"] = ("no memory", 1000, False)
-        began = world.clock.monotonic()
-        done, said = await ask(world, "start")
-        assert not done
-        assert world.clock.monotonic() - began < 300
-        assert said[-1].startswith("vm-1: start failed, and it waits: ")
-        assert "no memory" in said[-1]
-        assert world.running("vm-1") == ()
-        await world.stop()
-
-    run(played())
+async def test_a_start_that_all_hosts_refuse_ends_with_their_reason() -> None:
+    hosts = tuple(HostSpec(name=f"kvm-{n}", rack=f"r{n}") for n in (1, 2))
+    world = World(WorldSpec(hosts=hosts, vms=(VmSpec(name="vm-1", host="kvm-1"),), controllers=1), seed=1)
+    await world.build()
+    await world.start()
+    await world.clock.sleep(STARTED_S)
+    assert (await ask(world, "stop"))[0]
+    for host in world.hosts.values():
+        host.hypervisor.faults.start_fails["vm-1"] = ("no memory", 1000, False)
+    began = world.clock.monotonic()
+    done, said = await ask(world, "start")
+    assert not done
+    assert world.clock.monotonic() - began < 300
+    assert said[-1].startswith("vm-1: start failed, and it waits: ")
+    assert "no memory" in said[-1]
+    assert world.running_hosts("vm-1") == ()
+    await world.stop()
 
 
-def test_requests_are_followed_until_their_end() -> None:
-    async def story(world: World) -> None:
-        done, said = await ask(world, "migrate", target="kvm-2")
-        assert done
-        assert "vm-1: moves from kvm-1 to kvm-2: transferring" in said
-        assert said[-1] == "vm-1: start on kvm-2, runs"
-        assert (vm_of(world).host, vm_of(world).status.home) == ("kvm-2", "kvm-1")
-        done, said = await ask(world, "migrate", target="kvm-1")
-        assert not done
-        assert "refused as already_migrated" in said[-1]
-        assert (await ask(world, "unmigrate"))[0]
-        assert vm_of(world).host == "kvm-1"
-        assert (await ask(world, "restart"))[0]
-        assert world.running("vm-1") != ()
-        assert (await ask(world, "stop"))[0]
-        assert world.running("vm-1") == ()
-        assert at_rest(vm_of(world))
-        assert (await ask(world, "move", target="kvm-2"))[0]
-        assert vm_of(world).host == "kvm-2"
-        done, said = await ask(world, "start")
-        assert done
-        assert said[-1] == "vm-1: start on kvm-2, runs"
-        assert (await ask(world, "disable"))[0]
-        assert vm_of(world).status.phase == "disable"
-
-    play(story)
+@run_by(play)
+async def test_requests_are_followed_until_their_end(world: World) -> None:
+    done, said = await ask(world, "migrate", target="kvm-2")
+    assert done
+    assert "vm-1: moves from kvm-1 to kvm-2: transferring" in said
+    assert said[-1] == "vm-1: start on kvm-2, runs"
+    assert (vm_of(world).host, vm_of(world).status.home) == ("kvm-2", "kvm-1")
+    done, said = await ask(world, "migrate", target="kvm-1")
+    assert not done
+    assert "refused as already_migrated" in said[-1]
+    assert (await ask(world, "unmigrate"))[0]
+    assert vm_of(world).host == "kvm-1"
+    assert (await ask(world, "restart"))[0]
+    assert world.running_hosts("vm-1") != ()
+    assert (await ask(world, "stop"))[0]
+    assert world.running_hosts("vm-1") == ()
+    assert is_at_rest(vm_of(world))
+    assert (await ask(world, "move", target="kvm-2"))[0]
+    assert vm_of(world).host == "kvm-2"
+    done, said = await ask(world, "start")
+    assert done
+    assert said[-1] == "vm-1: start on kvm-2, runs"
+    assert (await ask(world, "disable"))[0]
+    assert vm_of(world).status.phase == "disable"
 
 
-def test_names_change_only_at_rest_and_what_is_undefined_is_stopped_first() -> None:
-    async def story(world: World) -> None:
-        store, clock = world.store, world.clock
-        with pytest.raises(Refused, match="not stopped"):
-            await rename_vm(store, clock, vm_of(world), "web")
-        await ask(world, "stop")
+@run_by(play)
+async def test_names_change_only_at_rest_and_what_is_undefined_is_stopped_first(world: World) -> None:
+    store, clock = world.store, world.clock
+    with pytest.raises(Refused, match="not stopped"):
         await rename_vm(store, clock, vm_of(world), "web")
-        assert (await find_vm(store, "web")).name == "vm-1"
-        await ask(world, "start")
-        said: list[str] = []
-        done = await undefine_vm(store, clock, IDS, await find_vm(store, "web"), said.append)
-        assert done.startswith("VM vm-1 is being deleted: no host runs it")  # no recovery runs here
-        assert done.endswith("; its disks stay: vm-1-root")
-        assert said[-1] == "web: stop on kvm-1"
-        assert world.running("vm-1") == ()
-
-    play(story)
+    await ask(world, "stop")
+    await rename_vm(store, clock, vm_of(world), "web")
+    assert (await find_vm(store, "web")).name == "vm-1"
+    await ask(world, "start")
+    said: list[str] = []
+    done = await undefine_vm(store, clock, IDS, await find_vm(store, "web"), said.append)
+    assert done.startswith("VM vm-1 is being deleted: no host runs it")  # no recovery runs here
+    assert done.endswith("; its disks stay: vm-1-root")
+    assert said[-1] == "web: stop on kvm-1"
+    assert world.running_hosts("vm-1") == ()
 
 
 def test_a_vm_of_no_host_is_brought_to_one_and_starts_when_asked() -> None:
@@ -151,9 +137,9 @@ def test_a_vm_of_no_host_is_brought_to_one_and_starts_when_asked() -> None:
             assert await follow_request(world.store, world.clock, name, wanted, said.append), said
             assert vm_of(world, name).host == (target or vm_of(world, name).host) != ""
             await world.clock.sleep(30)
-            assert world.running(name) == ()
+            assert world.running_hosts(name) == ()
             assert await ask(world, "start", name) == (True, said_of_start(world, name))
-            assert world.running(name) != ()
+            assert world.running_hosts(name) != ()
         await world.stop()
 
     def said_of_start(world: World, name: str) -> list[str]:
@@ -194,16 +180,13 @@ class Between(MemoryStore):
         return await super().replace(item)
 
 
-def test_what_is_wanted_of_a_vm_is_changed_though_its_daemon_reports_in_the_same_moment() -> None:
+async def test_what_is_wanted_of_a_vm_is_changed_though_its_daemon_reports_in_the_same_moment() -> None:
     def live(found: VirtualMachine) -> VirtualMachine:
         return msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, migration_method="live"))
 
-    async def changed() -> VirtualMachine:
-        store = Between(LoopClock(), IDS)
-        store.load([vm("vm-1", "web")])
-        return await change_vm(store, LoopClock(), await find_vm(store, "web"), live)
-
-    after = run(changed())
+    store = Between(LoopClock(), IDS)
+    store.load([vm("vm-1", "web")])
+    after = await change_vm(store, LoopClock(), await find_vm(store, "web"), live)
     assert (after.spec.migration_method, after.spec.display_name, after.status.home) == ("live", "web", "kvm-1")
 
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.support.field_writers import WriterStore
-from tests.support.loops import run
+from tests.support.loops import run, run_by
 from tests.support.node_worlds import at, faults, play, vm_of
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import NotFound, Refused, Usage
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.node.operator import request_vm
-from outlive.recovery.faults import active_faults
-from outlive.resources import Assigned, Hypervisor, HypervisorSpec, ObjectMeta, VirtualMachine
-from outlive.resources.vms import Answer, Request, VirtualMachineStatus
-from outlive.simulation.history import HistoryEvent
-from outlive.simulation.verbs.operations import change_spec
-from outlive.simulation.world import World
-from outlive.store.memory import MemoryStore
+from outlive.base import LoopClock, NotFound, Random, Refused, SeededIds, Usage
+from outlive.node import request_vm
+from outlive.recovery import active_faults
+from outlive.resources import (
+    Answer,
+    Assigned,
+    Hypervisor,
+    HypervisorSpec,
+    ObjectMeta,
+    Request,
+    VirtualMachine,
+    VirtualMachineStatus,
+)
+from outlive.simulation import HistoryEvent, World
+from outlive.simulation.verbs import change_spec
+from outlive.store import MemoryStore
 
 _replace = msgspec.structs.replace
 IDS = SeededIds(Random(1))
@@ -39,51 +43,41 @@ def store_of(*objects: VirtualMachine | Hypervisor) -> WriterStore:
     return WriterStore(store, writer="users")
 
 
-def test_a_request_is_written_under_a_new_id_each_time() -> None:
-    async def scene() -> None:
-        store = store_of(FAILED, H1)
-        answer = await request_vm(store, LoopClock(), IDS, "a", "start")
-        first = (await store.get(VirtualMachine, "a")).spec.request
-        await request_vm(store, LoopClock(), IDS, "a", "start")
-        second = (await store.get(VirtualMachine, "a")).spec.request
-        assert first is not None
-        assert second is not None
-        assert (first.verb, second.verb) == ("start", "start")
-        assert first.id != second.id
-        assert (first, first.id in answer.text) == (answer.request, True)
-        assert "h1 answers" in answer.text
-
-    run(scene())
+async def test_a_request_is_written_under_a_new_id_each_time() -> None:
+    store = store_of(FAILED, H1)
+    answer = await request_vm(store, LoopClock(), IDS, "a", "start")
+    first = (await store.get(VirtualMachine, "a")).spec.request
+    await request_vm(store, LoopClock(), IDS, "a", "start")
+    second = (await store.get(VirtualMachine, "a")).spec.request
+    assert first is not None
+    assert second is not None
+    assert (first.verb, second.verb) == ("start", "start")
+    assert first.id != second.id
+    assert (first, first.id in answer.text) == (answer.request, True)
+    assert "h1 answers" in answer.text
 
 
-def test_what_nobody_would_answer_is_refused() -> None:
+async def test_what_nobody_would_answer_is_refused() -> None:
     imported = VirtualMachine(metadata=ObjectMeta(name="a"), status=VirtualMachineStatus(source="nova"))
-
-    async def scene() -> None:
-        with pytest.raises(Refused):
-            await request_vm(store_of(imported), LoopClock(), IDS, "a", "start")
-        with pytest.raises(NotFound):
-            await request_vm(store_of(), LoopClock(), IDS, "a", "start")
-        with pytest.raises(NotFound):
-            await request_vm(store_of(FAILED), LoopClock(), IDS, "a", "move", target="h9")
-        with pytest.raises(Usage):
-            await request_vm(store_of(FAILED), LoopClock(), IDS, "a", "start", target="h1")
-
-    run(scene())
+    with pytest.raises(Refused):
+        await request_vm(store_of(imported), LoopClock(), IDS, "a", "start")
+    with pytest.raises(NotFound):
+        await request_vm(store_of(), LoopClock(), IDS, "a", "start")
+    with pytest.raises(NotFound):
+        await request_vm(store_of(FAILED), LoopClock(), IDS, "a", "move", target="h9")
+    with pytest.raises(Usage):
+        await request_vm(store_of(FAILED), LoopClock(), IDS, "a", "start", target="h1")
 
 
-def test_a_host_that_others_manage_is_asked_for_nothing() -> None:
-    async def scene() -> None:
-        with pytest.raises(Refused) as error:
-            await request_vm(store_of(FAILED, _replace(NOVAS, metadata=H1.metadata)), LoopClock(), IDS, "a", "stop")
-        assert str(error.value).startswith("h1 is managed by nova")
-        store = store_of(FAILED, H1, NOVAS)
-        with pytest.raises(Refused) as error:
-            await request_vm(store, LoopClock(), IDS, "a", "migrate", target="h2")
-        assert str(error.value).startswith("h2 is managed by nova")
-        assert (await store.get(VirtualMachine, "a")).spec.request is None
-
-    run(scene())
+async def test_a_host_that_others_manage_is_asked_for_nothing() -> None:
+    with pytest.raises(Refused) as error:
+        await request_vm(store_of(FAILED, _replace(NOVAS, metadata=H1.metadata)), LoopClock(), IDS, "a", "stop")
+    assert str(error.value).startswith("h1 is managed by nova")
+    store = store_of(FAILED, H1, NOVAS)
+    with pytest.raises(Refused) as error:
+        await request_vm(store, LoopClock(), IDS, "a", "migrate", target="h2")
+    assert str(error.value).startswith("h2 is managed by nova")
+    assert (await store.get(VirtualMachine, "a")).spec.request is None
 
 
 def test_a_daemon_answers_also_where_the_document_of_its_host_is_lost() -> None:
@@ -98,37 +92,32 @@ def test_the_fault_of_a_failed_vm_names_the_command() -> None:
 # A VM that is to be disabled is, whatever happens to its daemon meanwhile.
 
 
-def test_vm_is_disabled_though_its_daemon_is_killed_after_it_was_stopped_for_that() -> None:
-    async def story(world: World) -> None:
-        def destroyed(event: HistoryEvent) -> None:
-            if event.kind == "domain" and event.text == "on kvm-1: destroyed":
-                world.hosts["kvm-1"].daemon.kill()
+@run_by(play)
+async def test_vm_is_disabled_though_its_daemon_is_killed_after_it_was_stopped_for_that(world: World) -> None:
+    def destroyed(event: HistoryEvent) -> None:
+        if event.kind == "domain" and event.text == "on kvm-1: destroyed":
+            world.hosts["kvm-1"].daemon.kill()
 
-        world.history.listen(destroyed)
-        made = Request(id="asked", verb="disable", force=True)
-        await change_spec(world, VirtualMachine, "vm-1", lambda spec: msgspec.structs.replace(spec, request=made))
-        await at(world, 200)
-        assert (vm_of(world).status.phase, vm_of(world).status.reason) == ("disable", ""), faults(world)
-
-    play(story)
+    world.history.listen(destroyed)
+    made = Request(id="asked", verb="disable", force=True)
+    await change_spec(world, VirtualMachine, "vm-1", lambda spec: msgspec.structs.replace(spec, request=made))
+    await at(world, 200)
+    assert (vm_of(world).status.phase, vm_of(world).status.reason) == ("disable", ""), faults(world)
 
 
 # Who asks to have a VM stopped while it moves is obeyed, wherever it arrives.
 
 
 @pytest.mark.parametrize("verb", ["stop", "disable"])
-def test_vm_that_is_stopped_while_it_moves_live_does_not_run_on(verb: str) -> None:
+@run_by(play)
+async def test_vm_that_is_stopped_while_it_moves_live_does_not_run_on(world: World, *, verb: str) -> None:
     """As ``outlive vm VERB`` asks for it: nothing but the request is written."""
-
-    async def story(world: World) -> None:
-        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        while (move := vm_of(world).status.migration) is None or move.phase != "transferring":
-            await world.clock.sleep(0.01)
-        made = Request(id="asked", verb=verb)  # type: ignore[arg-type]
-        await change_spec(world, VirtualMachine, "vm-1", lambda spec: msgspec.structs.replace(spec, request=made))
-        await at(world, 60)
-        vm = vm_of(world)
-        assert vm.status.answered == Answer(id="asked", code="accepted")
-        assert (world.running("vm-1"), vm.status.phase) == ((), verb)
-
-    play(story)
+    await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+    while (move := vm_of(world).status.migration) is None or move.phase != "transferring":
+        await world.clock.sleep(0.01)
+    made = Request(id="asked", verb=verb)  # type: ignore[arg-type]
+    await change_spec(world, VirtualMachine, "vm-1", lambda spec: msgspec.structs.replace(spec, request=made))
+    await at(world, 60)
+    vm = vm_of(world)
+    assert vm.status.answered == Answer(id="asked", code="accepted")
+    assert (world.running_hosts("vm-1"), vm.status.phase) == ((), verb)

@@ -9,14 +9,8 @@ from msgspec.structs import replace
 from tests.support.placement import GIB, commitment, fleet_of, host, in_flight, instances, request, slot
 from tests.support.plain_placement import host_free_capacity
 
-from outlive.placement.engine import Engine
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.request import Intent, Options
-from outlive.placement.reservations import unused
-from outlive.placement.settings import PlacementSettings
-from outlive.resources import FAILOVER, Amounts, Parameter, Pipeline, PipelineSpec, Reservation, Step
-from outlive.resources.meta import ObjectMeta
+from outlive.placement import Engine, Fleet, Intent, PipelineTable, PlacementOptions, PlacementSettings, unused_amounts
+from outlive.resources import FAILOVER, Amounts, ObjectMeta, Parameter, Pipeline, PipelineSpec, Reservation, StepSpec
 
 
 def fits(fleet: Fleet, *, lock: bool = False, intent: Intent = Intent.UNKNOWN, **fields: Any) -> bool:
@@ -28,11 +22,11 @@ def reason(
     fleet: Fleet, *, lock: bool = False, intent: Intent = Intent.UNKNOWN, **fields: Any
 ) -> tuple[str, str] | None:
     table = PipelineTable()
-    step = Step(name="filter_has_enough_capacity", params=(Parameter(key="lockReserved", bool_value=lock),))
+    step = StepSpec(name="filter_has_enough_capacity", params=(Parameter(key="lockReserved", bool_value=lock),))
     table.put(Pipeline(metadata=ObjectMeta(name="one"), spec=PipelineSpec(filters=(step,))))
     options = fields.pop("options", {})
     asked = request(pipeline="one", intent=intent.value, **fields)
-    ranking = Engine(fleet, table).rank(replace(asked, options=Options(**options)), why=True)
+    ranking = Engine(fleet, table).rank(replace(asked, options=PlacementOptions(**options)), why=True)
     if ranking.hosts:
         return None
     (found,) = ranking.rejected.values()
@@ -149,7 +143,7 @@ def test_a_failover_slot_without_condition_counts_as_ready() -> None:
 
 def test_a_slot_on_its_way_blocks_both_hosts() -> None:
     fleet = fleet_of(host("h1"), host("h2"), slot("f", on="h1", target="h2", cpu="14"))
-    assert (fleet.free()[:, 0] == 2000).all()
+    assert (fleet.free_amounts()[:, 0] == 2000).all()
 
 
 def test_an_ignored_type_beats_every_other_rule() -> None:
@@ -182,8 +176,8 @@ def test_commitments_without_group_block_nothing() -> None:
 def test_a_reservation_blocks_what_is_not_yet_inside_the_allocation(
     reservation: Reservation, left: tuple[int, int]
 ) -> None:
-    assert unused(reservation) == Amounts(cpu=left[0] * 1000, memory=left[1] * GIB)
-    full = dict(unused(reservation, ignore_allocations=True))
+    assert unused_amounts(reservation) == Amounts(cpu=left[0] * 1000, memory=left[1] * GIB)
+    full = dict(unused_amounts(reservation, ignore_allocations=True))
     assert full == {"cpu": 4000, "memory": 16 * GIB}
 
 
@@ -196,14 +190,14 @@ def test_room_of_a_vm_that_ends_is_its_slots_again_before_the_slot_says_so() -> 
     """Between the report of the host and the slot's new status the room was anybody's, and it was sold twice."""
     sold = commitment("s", memory="32Gi", meant={"a": ("1", "24Gi"), "b": ("1", "8Gi")}, seen=("a", "b"))
     fleet = fleet_of(host(allocation={"cpu": "2", "memory": "32Gi"}, instances=instances("a", "b")), sold)
-    assert fleet.free()[0, 1] == 32 * GIB
+    assert fleet.free_amounts()[0, 1] == 32 * GIB
     ends(fleet, "8Gi", "b")
-    assert fleet.free()[0, 1] == 32 * GIB
+    assert fleet.free_amounts()[0, 1] == 32 * GIB
     ends(fleet, "0")
-    assert fleet.free()[0, 1] == 32 * GIB
+    assert fleet.free_amounts()[0, 1] == 32 * GIB
     fleet.remove_host("h1")
     ends(fleet, "32Gi", "a", "b")
-    assert fleet.free()[0, 1] == 32 * GIB
+    assert fleet.free_amounts()[0, 1] == 32 * GIB
 
 
 def test_a_vm_that_goes_to_another_host_leaves_its_room_to_its_slot() -> None:
@@ -211,21 +205,21 @@ def test_a_vm_that_goes_to_another_host_leaves_its_room_to_its_slot() -> None:
     used = {"cpu": "4", "memory": "16Gi"}
     fleet = fleet_of(host(allocation=used, instances=instances("a")), host("h2"), sold)
     fleet.upsert_host(host("h2", allocation=used, instances=instances("a")))
-    assert fleet.free()[:, 1].tolist() == [48 * GIB, 48 * GIB]
+    assert fleet.free_amounts()[:, 1].tolist() == [48 * GIB, 48 * GIB]
     fleet.upsert_host(host("h1"))
-    assert fleet.free()[:, 1].tolist() == [48 * GIB, 48 * GIB]
+    assert fleet.free_amounts()[:, 1].tolist() == [48 * GIB, 48 * GIB]
     fleet.upsert_reservation(commitment("s", "h2", meant={"a": ("4", "16Gi")}, seen=("a",)))
-    assert fleet.free()[:, 1].tolist() == [64 * GIB, 48 * GIB]
+    assert fleet.free_amounts()[:, 1].tolist() == [64 * GIB, 48 * GIB]
 
 
 def test_a_confirmed_vm_that_is_in_flight_to_its_own_host_counts_once() -> None:
     sold = commitment("s", meant={"a": ("4", "16Gi")}, seen=("a",))
     fleet = fleet_of(host(), sold, in_flight("i", vm="a"))
-    assert fleet.free()[0, 1] == 48 * GIB
+    assert fleet.free_amounts()[0, 1] == 48 * GIB
     fleet.upsert_host(host(allocation={"cpu": "4", "memory": "16Gi"}, instances=instances("a")))
-    assert fleet.free()[0, 1] == 48 * GIB
+    assert fleet.free_amounts()[0, 1] == 48 * GIB
     fleet.remove_reservation("i")
-    assert fleet.free()[0, 1] == 48 * GIB
+    assert fleet.free_amounts()[0, 1] == 48 * GIB
 
 
 def test_free_capacity_for_controllers_may_be_negative() -> None:
@@ -238,7 +232,7 @@ def test_free_capacity_for_controllers_may_be_negative() -> None:
 
 def test_free_is_minus_one_where_nobody_knows() -> None:
     fleet = fleet_of(host("a"), host("b", allocation=None), host("c", allocation={"cpu": "0", "memory": "65Gi"}))
-    assert fleet.free().tolist() == [[16000, 64 * GIB], [-1, -1], [16000, -1]]
+    assert fleet.free_amounts().tolist() == [[16000, 64 * GIB], [-1, -1], [16000, -1]]
 
 
 def test_absurd_amounts_do_not_overflow() -> None:

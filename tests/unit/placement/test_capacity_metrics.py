@@ -12,7 +12,7 @@ from outlive.resources import (
     FlavorGroupCapacityStatus,
     ObjectMeta,
 )
-from outlive.runtime.metrics import Metrics
+from outlive.runtime import Metrics
 
 GIB = 2**30
 

@@ -9,9 +9,9 @@ from tests.support.placement import host, slot
 from tests.unit.placement.test_quota import NOW, commitment, quota
 from tests.unit.placement.test_vmware import UTILIZATION
 
-from outlive.placement.decisions import DECISIONS
-from outlive.resources.codec import to_builtins
-from outlive.runtime.decisions import DecisionTable
+from outlive.placement import DECISIONS
+from outlive.resources import to_builtins
+from outlive.runtime import DecisionTable
 
 
 def decide(name: str, **changes: Any) -> Any:

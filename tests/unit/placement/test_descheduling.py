@@ -12,24 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.field_writers import WriterStore
-from tests.support.loops import run
+from tests.support.loops import run, run_by
 from tests.unit.placement.test_vmware import knowledge
 
-from outlive.base.clock import LoopClock, as_datetime
-from outlive.base.errors import BadInput, Refused, Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.placement.descheduling import (
+from outlive.base import BadInput, LoopClock, Random, Refused, SeededIds, Unavailable, as_datetime
+from outlive.placement import (
     NOVA,
     OWN,
+    AvoidHighSteal,
+    CompletedMove,
     Descheduler,
     DeschedulingController,
+    Detection,
+    KnowledgeRecords,
+    PipelineTable,
+    VmLocation,
+    decode_parameters,
     judge_descheduling,
+    merge_detections,
+    moves_in_a_circle,
 )
-from outlive.placement.detectors import AvoidHighSteal, Detection, Move, joined, moves_in_a_circle
-from outlive.placement.pipelines import PipelineTable, parameters
-from outlive.placement.ports import VmLocation
-from outlive.placement.records import Records
 from outlive.resources import (
     Condition,
     Descheduling,
@@ -37,15 +39,11 @@ from outlive.resources import (
     DeschedulingStatus,
     ObjectMeta,
     Parameter,
-    condition,
+    StepSpec,
+    find_condition,
 )
-from outlive.resources.pipelines import Step
-from outlive.runtime.controller import Requeue
-from outlive.runtime.informer import Informer
-from outlive.runtime.metrics import Metrics
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import list_all
-from outlive.store.memory import MemoryStore
+from outlive.runtime import Informer, Metrics, OrderedTaskGroup, Requeue
+from outlive.store import MemoryStore, list_all
 
 SPEC = DeschedulingSpec(ref="v", ref_type=OWN, prev_host="a", prev_host_type="hypervisor", reason="slow")
 
@@ -61,7 +59,7 @@ def record(*conditions: Condition, age_s: float = 0.0, **spec: Any) -> Deschedul
 def judged(one: Descheduling, where: VmLocation | None, *, dry_run: bool = False) -> tuple[str, str]:
     """What is done, and the reason of the condition Ready."""
     found = judge_descheduling(one, where, 1_000_000.0, dry_run=dry_run, known=frozenset({OWN}))
-    ready = condition(found.conditions, "Ready")
+    ready = find_condition(found.conditions, "Ready")
     return found.action, ready.reason if ready is not None else ""
 
 
@@ -114,9 +112,9 @@ def test_reasons_are_joined_and_disagreement_leaves_the_vm_out() -> None:
 
     late = [seen("v", "a", "late"), seen("w", "a", "x")]
     slow = [seen("v", "a", "slow"), seen("w", "b", "y")]
-    found = joined([("z", late), ("b", slow)])
+    found = merge_detections([("z", late), ("b", slow)])
     assert found == (Detection(vm="v", host="a", reason="slow; late"),)
-    assert joined([]) == ()
+    assert merge_detections([]) == ()
 
 
 @pytest.mark.parametrize(
@@ -131,22 +129,24 @@ def test_reasons_are_joined_and_disagreement_leaves_the_vm_out() -> None:
     ],
 )
 def test_moves_in_a_circle_are_seen(moves: list[str], circle: bool) -> None:
-    assert moves_in_a_circle([Move(one[0], one[1]) for one in moves]) is circle
+    assert moves_in_a_circle([CompletedMove(one[0], one[1]) for one in moves]) is circle
 
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=8))
 def test_a_circle_is_a_host_that_is_seen_twice(hosts: list[str]) -> None:
-    moves = [Move(source, target) for source, target in pairwise(hosts)]
+    moves = [CompletedMove(source, target) for source, target in pairwise(hosts)]
     assert moves_in_a_circle(moves) is (len(set(hosts)) < len(hosts) and bool(moves))
 
 
 def test_a_threshold_of_nothing_finds_nothing_and_a_negative_one_is_refused() -> None:
-    records = Records()
+    records = KnowledgeRecords()
     records.upsert(steal(("v", "a", 0.1)))
     assert AvoidHighSteal().detect(records) == []
     key = "maxStealPctOverObservedTimeSpan"
     with pytest.raises(BadInput, match="must not be negative"):
-        parameters(Step(name="avoid_high_steal_pct", params=(Parameter(key=key, float_value=-1.0),)), AvoidHighSteal)
+        decode_parameters(
+            StepSpec(name="avoid_high_steal_pct", params=(Parameter(key=key, float_value=-1.0),)), AvoidHighSteal
+        )
 
 
 def steal(*vms: tuple[str, str, float]) -> Any:
@@ -159,7 +159,7 @@ class Cloud:
 
     def __init__(self) -> None:
         self.vms: dict[str, VmLocation] = {}
-        self.past: dict[str, list[Move]] = {}
+        self.past: dict[str, list[CompletedMove]] = {}
         self.asked: list[str] = []
         self.away = False
         self.refuses = False
@@ -174,7 +174,7 @@ class Cloud:
             raise Refused("no valid host")
         self.asked.append(vm)
 
-    async def moves(self, vm: str) -> Sequence[Move]:
+    async def list_moves(self, vm: str) -> Sequence[CompletedMove]:
         if self.away:
             raise Unavailable("nova is away")
         return self.past.get(vm, [])
@@ -185,14 +185,14 @@ class World:
         self.clock, random = LoopClock(), Random(1)
         self.store = MemoryStore(self.clock, SeededIds(random))
         self.records = Informer(self.store, Descheduling, clock=self.clock, random=random)
-        self.known = Records()
+        self.known = KnowledgeRecords()
         writes = WriterStore(self.store, writer="placement")
         self.cloud = Cloud()
         self.metrics = Metrics()
-        table = PipelineTable.shipped(self.known.usable)
+        table = PipelineTable.with_shipped(self.known.usable_names)
         self.table = table
         self.descheduler = Descheduler(
-            writes, table.detecting, self.known, {NOVA: self.cloud}, lambda _vm: NOVA, self.records.get,
+            writes, table.detector_pipelines, self.known, {NOVA: self.cloud}, lambda _vm: NOVA, self.records.get,
             metrics=self.metrics, clock=self.clock, random=random,
         )  # fmt: skip
         self.controller = DeschedulingController(
@@ -206,7 +206,7 @@ class World:
             self.cloud.vms[vm] = VmLocation(host=host, state="ACTIVE")
 
     async def look(self) -> int:
-        made = await self.descheduler.look()
+        made = await self.descheduler.detect_once()
         await self.clock.sleep(1)
         return made
 
@@ -215,7 +215,7 @@ class World:
         again = await self.controller.reconcile(vm)
         await self.clock.sleep(1)
         kept = self.records.get(vm)
-        ready = condition(kept.status.conditions, "Ready") if kept is not None else None
+        ready = find_condition(kept.status.conditions, "Ready") if kept is not None else None
         return ready.reason if ready else "", kept.status.new_host if kept else "", again
 
 
@@ -231,96 +231,84 @@ def told(story: Callable[[World], Awaitable[None]], *, dry_run: bool = False) ->
     run(telling())
 
 
-def test_a_vm_with_too_much_steal_is_moved_once() -> None:
-    async def story(world: World) -> None:
-        assert await world.look() == 0
-        world.knows(("v", "a", 25.0), ("w", "a", 20.0))
-        assert await world.look() == 1
-        assert await world.look() == 0
-        kept = world.records.get("v")
-        assert kept is not None
-        assert (kept.spec.prev_host, kept.spec.ref_type) == ("a", NOVA)
-        assert kept.spec.reason == "others took 25.0 % of its processor time, more than 20 %"
-        assert await world.carry_out("v") == ("", "", Requeue(1.0))
-        assert world.cloud.asked == ["v"]
-        assert await world.carry_out("v") == ("", "", Requeue(1.0))
-        world.cloud.vms["v"] = VmLocation(host="b", state="ACTIVE")
-        assert (await world.carry_out("v"))[:2] == ("DeschedulingSucceeded", "b")
-        assert world.cloud.asked == ["v"]
-        text = world.metrics.render().decode()
-        assert 'outlive_detector_pipeline_step_detections{step="avoid_high_steal_pct"} 1.0' in text
-
-    told(story)
+@run_by(told)
+async def test_a_vm_with_too_much_steal_is_moved_once(world: World) -> None:
+    assert await world.look() == 0
+    world.knows(("v", "a", 25.0), ("w", "a", 20.0))
+    assert await world.look() == 1
+    assert await world.look() == 0
+    kept = world.records.get("v")
+    assert kept is not None
+    assert (kept.spec.prev_host, kept.spec.ref_type) == ("a", NOVA)
+    assert kept.spec.reason == "others took 25.0 % of its processor time, more than 20 %"
+    assert await world.carry_out("v") == ("", "", Requeue(1.0))
+    assert world.cloud.asked == ["v"]
+    assert await world.carry_out("v") == ("", "", Requeue(1.0))
+    world.cloud.vms["v"] = VmLocation(host="b", state="ACTIVE")
+    assert (await world.carry_out("v"))[:2] == ("DeschedulingSucceeded", "b")
+    assert world.cloud.asked == ["v"]
+    text = world.metrics.render().decode()
+    assert 'outlive_detector_pipeline_step_detections{step="avoid_high_steal_pct"} 1.0' in text
 
 
-def test_as_shipped_nothing_is_moved() -> None:
-    async def story(world: World) -> None:
-        world.knows(("v", "a", 25.0))
+@run_by(told, dry_run=True)
+async def test_as_shipped_nothing_is_moved(world: World) -> None:
+    world.knows(("v", "a", 25.0))
+    await world.look()
+    assert (await world.carry_out("v"))[0] == "DryRun"
+    assert world.cloud.asked == []
+
+
+@run_by(told)
+async def test_a_move_that_is_refused_and_a_cloud_that_is_away_end_the_record(world: World) -> None:
+    world.knows(("v", "a", 25.0), ("w", "a", 30.0))
+    await world.look()
+    world.cloud.refuses = True
+    assert (await world.carry_out("v"))[0] == "LiveMigrationFailed"
+    world.cloud.refuses = False
+    world.cloud.away = True
+    with pytest.raises(Unavailable):
+        await world.controller.reconcile("w")
+    world.cloud.away = False
+    await world.carry_out("w")
+    world.cloud.away = True
+    assert (await world.carry_out("w"))[0] == "GetVMStatusFailed"
+
+
+@run_by(told)
+async def test_a_vm_that_moved_in_a_circle_is_left_alone_and_a_lookup_that_fails_ends_the_look(world: World) -> None:
+    world.knows(("v", "a", 25.0), ("w", "a", 25.0))
+    world.cloud.past["v"] = [CompletedMove("a", "b"), CompletedMove("b", "a")]
+    world.cloud.away = True
+    with pytest.raises(Unavailable):
         await world.look()
-        assert (await world.carry_out("v"))[0] == "DryRun"
-        assert world.cloud.asked == []
+    world.cloud.away = False
+    assert await world.look() == 1
+    assert [one.name async for one in list_all(world.store, Descheduling)] == ["w"]
 
-    told(story, dry_run=True)
+
+@run_by(told, dry_run=True)
+async def test_a_record_is_deleted_after_a_day_and_the_vm_may_be_found_again(world: World) -> None:
+    world.knows(("v", "a", 25.0))
+    await world.look()
+    assert (await world.carry_out("v"))[2] is not None
+    await world.clock.sleep(timedelta(days=1).total_seconds())
+    await world.carry_out("v")
+    assert world.records.get("v") is None
+    assert await world.look() == 1
 
 
-def test_a_move_that_is_refused_and_a_cloud_that_is_away_end_the_record() -> None:
-    async def story(world: World) -> None:
-        world.knows(("v", "a", 25.0), ("w", "a", 30.0))
-        await world.look()
-        world.cloud.refuses = True
-        assert (await world.carry_out("v"))[0] == "LiveMigrationFailed"
-        world.cloud.refuses = False
-        world.cloud.away = True
-        with pytest.raises(Unavailable):
-            await world.controller.reconcile("w")
+@run_by(told)
+async def test_the_loop_looks_every_minute_and_survives_a_cloud_that_is_away(world: World) -> None:
+    world.knows(("v", "a", 25.0))
+    world.cloud.away = True
+    async with OrderedTaskGroup() as group:
+        task = group.create_task(world.descheduler.run(), name="look")
+        await world.clock.sleep(70)
         world.cloud.away = False
-        await world.carry_out("w")
-        world.cloud.away = True
-        assert (await world.carry_out("w"))[0] == "GetVMStatusFailed"
-
-    told(story)
-
-
-def test_a_vm_that_moved_in_a_circle_is_left_alone_and_a_lookup_that_fails_ends_the_look() -> None:
-    async def story(world: World) -> None:
-        world.knows(("v", "a", 25.0), ("w", "a", 25.0))
-        world.cloud.past["v"] = [Move("a", "b"), Move("b", "a")]
-        world.cloud.away = True
-        with pytest.raises(Unavailable):
-            await world.look()
-        world.cloud.away = False
-        assert await world.look() == 1
-        assert [one.name async for one in list_all(world.store, Descheduling)] == ["w"]
-
-    told(story)
-
-
-def test_a_record_is_deleted_after_a_day_and_the_vm_may_be_found_again() -> None:
-    async def story(world: World) -> None:
-        world.knows(("v", "a", 25.0))
-        await world.look()
-        assert (await world.carry_out("v"))[2] is not None
-        await world.clock.sleep(timedelta(days=1).total_seconds())
-        await world.carry_out("v")
-        assert world.records.get("v") is None
-        assert await world.look() == 1
-
-    told(story, dry_run=True)
-
-
-def test_the_loop_looks_every_minute_and_survives_a_cloud_that_is_away() -> None:
-    async def story(world: World) -> None:
-        world.knows(("v", "a", 25.0))
-        world.cloud.away = True
-        async with OrderedTaskGroup() as group:
-            task = group.create_task(world.descheduler.run(), name="look")
-            await world.clock.sleep(70)
-            world.cloud.away = False
-            await world.clock.sleep(70)
-            task.cancel()
-        assert world.records.get("v") is not None
-        text = world.metrics.render().decode()
-        assert 'outlive_detector_pipeline_run_duration_seconds_count{error="true"} 1.0' in text
-        assert 'outlive_detector_pipeline_run_duration_seconds_count{error="false"}' in text
-
-    told(story)
+        await world.clock.sleep(70)
+        task.cancel()
+    assert world.records.get("v") is not None
+    text = world.metrics.render().decode()
+    assert 'outlive_detector_pipeline_run_duration_seconds_count{error="true"} 1.0' in text
+    assert 'outlive_detector_pipeline_run_duration_seconds_count{error="false"}' in text

@@ -9,16 +9,23 @@ import pytest
 from msgspec.structs import replace
 from tests.support.placement import commitment, fleet_of, host, instances, request, slot
 
-from outlive.base.random import Random
-from outlive.placement.engine import Engine
-from outlive.placement.errors import GatheringRefused, InvalidOptions, PipelineNotReady, RunRefused, UnknownPipeline
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.ranking import squash
-from outlive.placement.request import SILENT, Intent, Options
-from outlive.placement.service import shuffled
-from outlive.placement.settings import PlacementSettings
-from outlive.resources import Hypervisor, Parameter, Pipeline, PipelineSpec, Reservation, Step
-from outlive.resources.meta import ObjectMeta
+from outlive.base import Random
+from outlive.placement import (
+    SILENT,
+    Engine,
+    GatheringRefused,
+    Intent,
+    InvalidOptions,
+    PipelineNotReady,
+    PipelineTable,
+    PlacementOptions,
+    PlacementSettings,
+    RunRefused,
+    UnknownPipeline,
+    shuffle_top,
+    squash,
+)
+from outlive.resources import Hypervisor, ObjectMeta, Parameter, Pipeline, PipelineSpec, Reservation, StepSpec
 
 MEMORY = (Parameter(key="resourceWeights", float_map_value={"memory": 1.0}),)
 VALIDATION = replace(SILENT, read_only=True, lock_reservations=True)
@@ -28,14 +35,14 @@ def engine(
     *objects: Hypervisor | Reservation, settings: PlacementSettings | None = None, **specs: PipelineSpec
 ) -> Engine:
     settings = settings or PlacementSettings()
-    table = PipelineTable.shipped()
+    table = PipelineTable.with_shipped()
     for name, spec in specs.items():
         table.put(Pipeline(metadata=ObjectMeta(name=name), spec=spec))
     return Engine(fleet_of(*objects, settings=settings), table)
 
 
 def weigher(name: str, multiplier: float = 1.0, params: tuple[Parameter, ...] = ()) -> PipelineSpec:
-    return PipelineSpec(weighers=(Step(name=name, multiplier=multiplier, params=params),))
+    return PipelineSpec(weighers=(StepSpec(name=name, multiplier=multiplier, params=params),))
 
 
 def three_fills() -> tuple[Hypervisor, ...]:
@@ -72,7 +79,7 @@ def test_smaller_hosts_go_first_and_equal_sizes_say_nothing() -> None:
         for name, size in (("big", 256), ("mid", 128), ("small", 64))
     ]
     found = engine(*hosts, p=weigher("kvm_prefer_smaller_hosts", params=MEMORY)).rank(request(pipeline="p"))
-    activations = found.document().step_results[0].activations
+    activations = found.to_document().step_results[0].activations
     assert activations == {"big": 0.0, "mid": pytest.approx(2 / 3), "small": 1.0}
     cpu = (Parameter(key="resourceWeights", float_map_value={"cpu": 1.0}),)
     level = engine(*hosts, p=weigher("kvm_prefer_smaller_hosts", params=cpu)).rank(request(pipeline="p"))
@@ -80,7 +87,7 @@ def test_smaller_hosts_go_first_and_equal_sizes_say_nothing() -> None:
 
 
 def test_soft_policies_count_members() -> None:
-    from outlive.placement.request import InstanceGroup
+    from outlive.placement import InstanceGroup
 
     hosts = (host("two", instances=instances("a", "b")), host("none"))
     for policy, first in (("soft-affinity", "two"), ("soft-anti-affinity", "none")):
@@ -122,7 +129,7 @@ def test_consolidation_packs_slots_and_spreads_those_of_a_group() -> None:
     )
     asked = request(pipeline="p", intent="reserve_for_failover", hints={"_cortex_resource_group": "g"})
     found = engine(*objects, p=weigher("kvm_failover_reservation_consolidation")).rank(asked)
-    activations = found.document().step_results[0].activations
+    activations = found.to_document().step_results[0].activations
     assert activations == {"a": pytest.approx(0.5 - 0.05), "b": pytest.approx(0.5 - 0.025), "c": 0.0}
 
 
@@ -143,7 +150,7 @@ def test_a_pipeline_that_gathers_takes_all_hosts_and_answers_with_named_ones() -
 
 def test_the_answer_is_cut_after_it_is_limited_to_named_hosts() -> None:
     busy = host("busy", allocation={"cpu": "8", "memory": "32Gi"})
-    asked = replace(request(hosts=["busy"]), options=Options(max_candidates=1))
+    asked = replace(request(hosts=["busy"]), options=PlacementOptions(max_candidates=1))
     assert engine(host("idle"), busy).rank(asked).hosts == ("busy",)
 
 
@@ -170,23 +177,23 @@ def test_a_failing_capacity_filter_refuses_everybody_and_gives_the_reason() -> N
 
 
 def test_a_pipeline_may_say_what_a_failing_step_means() -> None:
-    spec = PipelineSpec(filters=(Step(name="filter_has_enough_capacity", on_error="skip"),))
+    spec = PipelineSpec(filters=(StepSpec(name="filter_has_enough_capacity", on_error="skip"),))
     assert engine(host("a"), p=spec).rank(request(pipeline="p", need={})).hosts == ("a",)
 
 
 def test_runs_that_cannot_be_answered_say_which_way() -> None:
     with pytest.raises(InvalidOptions, match="skip_history"):
-        engine(host()).rank(replace(request(), options=Options(read_only=True)))
+        engine(host()).rank(replace(request(), options=PlacementOptions(read_only=True)))
     with pytest.raises(UnknownPipeline, match="nothing"):
         engine(host()).rank(request(pipeline="nothing"))
-    broken = PipelineSpec(filters=(Step(name="filter_external_customer"),))
+    broken = PipelineSpec(filters=(StepSpec(name="filter_external_customer"),))
     with pytest.raises(PipelineNotReady):
         engine(host(), p=broken).rank(request(pipeline="p"))
 
 
 def test_unlocked_commitments_are_counted_by_intent() -> None:
     asked = request(extraSpecs={"capabilities:hypervisor_type": "QEMU", "quota:hw_version": "g"}, intent="resize")
-    spec = PipelineSpec(filters=(Step(name="filter_has_enough_capacity"),))
+    spec = PipelineSpec(filters=(StepSpec(name="filter_has_enough_capacity"),))
     found = engine(host("h1"), commitment("c"), p=spec).rank(replace(asked, pipeline="p"))
     (event,) = found.traces[0].events
     assert (event.name, event.labels, event.count) == ("commitment_slots_unlocked", (("intent", "resize"),), 1)
@@ -198,7 +205,7 @@ def test_weights_must_match_the_hosts() -> None:
 
 
 def test_the_document_has_every_figure() -> None:
-    found = engine(host("a"), host("b", zone="z2")).rank(request(zone="z1"), why=True).document()
+    found = engine(host("a"), host("b", zone="z2")).rank(request(zone="z1"), why=True).to_document()
     assert found.target_host == "a"
     assert found.ordered_hosts == ("a",)
     assert found.raw_in_weights == {"a": 0.0, "b": 0.0}
@@ -210,7 +217,7 @@ def test_the_document_has_every_figure() -> None:
 
 def test_the_shuffle_never_moves_a_host_across_the_boundary_of_own_slots() -> None:
     hosts, own = ["s1", "s2", "a", "b", "c"], {"s1", "s2"}
-    seen = {tuple(shuffled(hosts, own, first=4, random=Random(seed))) for seed in range(60)}
+    seen = {tuple(shuffle_top(hosts, own, first=4, random=Random(seed))) for seed in range(60)}
     assert {order[:2] for order in seen} == {("s1", "s2"), ("s2", "s1")}
     assert {order[4] for order in seen} == {"c"}
     assert {order[2:4] for order in seen} == {("a", "b"), ("b", "a")}
@@ -225,7 +232,7 @@ def test_slots_are_never_searched_on_hosts_whose_aggregates_are_for_others(name:
     reserved = host("a", aggregates=[{"name": "x", "metadata": {"filter_tenant_id": "q"}}])
     asked = request(pipeline=name, intent="reserve_for_failover", hosts=["a", "b"])
 
-    engine = Engine(fleet_of(reserved, host("b")), PipelineTable.shipped())
+    engine = Engine(fleet_of(reserved, host("b")), PipelineTable.with_shipped())
     found = engine.rank(asked, why=True)
     assert found.hosts == ("b",)
     assert [reason.step for reason in found.rejected.values()] == ["filter_aggregate_metadata"]
@@ -233,7 +240,7 @@ def test_slots_are_never_searched_on_hosts_whose_aggregates_are_for_others(name:
 
 def test_other_calls_pass_only_the_filters_that_their_pipeline_lists() -> None:
     reserved = host("a", aggregates=[{"name": "x", "metadata": {"filter_tenant_id": "q"}}])
-    engine = Engine(fleet_of(reserved), PipelineTable.shipped())
+    engine = Engine(fleet_of(reserved), PipelineTable.with_shipped())
     asked = request(pipeline="kvm-acknowledge-failover-reservation", intent="evacuate", hosts=["a"])
     assert engine.rank(asked).hosts == ("a",)
 
@@ -246,7 +253,7 @@ def test_an_answer_that_is_read_late_names_the_hosts_of_its_run() -> None:
     ranker.fleet.upsert_host(host("c"))
     ranker.fleet.upsert_host(host("d"))
     assert sorted(found.hosts) == ["a", "b"]
-    assert set(found.document().aggregated_out_weights) == {"a", "b"}
+    assert set(found.to_document().aggregated_out_weights) == {"a", "b"}
 
 
 def test_weighers_that_look_at_reservations_need_no_record_of_the_host() -> None:

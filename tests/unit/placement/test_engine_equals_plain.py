@@ -6,45 +6,38 @@ from typing import Any
 
 import pytest
 from tests.support import plain_placement
-from tests.support.placement import (
-    HOSTS,
-    PROJECTS,
-    commitment,
-    fleet_of,
-    host,
-    random_fleet,
-    random_request,
-    request,
-)
+from tests.support.placement import HOSTS, PROJECTS, commitment, fleet_of, host, random_fleet, random_request, request
 from tests.support.plain_placement import COMPARED, rank_plain
 
-from outlive.base.random import Random
-from outlive.placement.engine import Engine
-from outlive.placement.errors import RunRefused
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import FILTERS, WEIGHERS, PipelineTable
-from outlive.placement.records import (
+from outlive.base import Random
+from outlive.placement import (
+    FILTERS,
     HOST_UTILIZATION,
     LONG_TERM_CONTENTION,
     PROJECT_NOISINESS,
     SHORT_TERM_CONTENTION,
+    WEIGHERS,
+    BinPack,
+    Engine,
+    Fleet,
+    Intent,
+    PipelineTable,
+    PlacementSettings,
+    RunRefused,
 )
-from outlive.placement.request import Intent
-from outlive.placement.settings import PlacementSettings
-from outlive.placement.weighers import BinPack
 from outlive.resources import (
     Condition,
     Knowledge,
     KnowledgeRaw,
     KnowledgeStatus,
+    ObjectMeta,
     Parameter,
     Pipeline,
     PipelineSpec,
     ProjectQuota,
     ProjectQuotaSpec,
-    Step,
+    StepSpec,
 )
-from outlive.resources.meta import ObjectMeta
 
 
 def bounds(what: str, low: float, high: float, score: float) -> tuple[Parameter, ...]:
@@ -69,8 +62,8 @@ MEGABYTES = PlacementSettings(flavor_memory_unit="mb")
 
 
 def pipeline(name: str, filters: list[str], weighers: list[str], *, gathers: bool = False) -> Pipeline:
-    def step(of: str) -> Step:
-        return Step(name=of, params=PARAMETERS.get(of, ()), multiplier=-1.5 if of == "kvm_binpack" else 1.0)
+    def step(of: str) -> StepSpec:
+        return StepSpec(name=of, params=PARAMETERS.get(of, ()), multiplier=-1.5 if of == "kvm_binpack" else 1.0)
 
     spec = PipelineSpec(
         filters=tuple(map(step, filters)), weighers=tuple(map(step, weighers)), ignore_preselection=gathers
@@ -142,7 +135,7 @@ def test_each_filter_says_the_same_over_columns_and_host_by_host(name: str, sett
     for seed in range(SEEDS):
         random = Random(seed).fork(name)
         fleet = known(random_fleet(random, settings), random)
-        table = PipelineTable(fleet.records.usable)
+        table = PipelineTable(fleet.records.usable_names)
         table.put(pipeline("one", [name], []))
         for _ in range(10):
             sizes.add(compare(Engine(fleet, table), "one", random))
@@ -159,7 +152,7 @@ def test_each_weigher_says_the_same_over_columns_and_host_by_host(name: str) -> 
     for seed in range(SEEDS):
         random = Random(seed).fork(name)
         fleet = known(random_fleet(random), random)
-        table = PipelineTable(fleet.records.usable)
+        table = PipelineTable(fleet.records.usable_names)
         table.put(pipeline("one", ["filter_status_conditions"], [name]))
         table.put(pipeline("strangers", [], [name]))
         for intent in (None, Intent.EVACUATE, Intent.RESERVE_FOR_FAILOVER, Intent.CREATE):
@@ -207,7 +200,7 @@ def test_hosts_with_a_slot_of_the_project_score_the_same_either_way() -> None:
 
 @pytest.mark.parametrize("settings", [PlacementSettings(), MEGABYTES], ids=["mib", "mb"])
 def test_shipped_pipelines_say_the_same_over_columns_and_host_by_host(settings: PlacementSettings) -> None:
-    table = PipelineTable.shipped()
+    table = PipelineTable.with_shipped()
     answered = 0
     for seed in range(12):
         random = Random(seed)
@@ -219,7 +212,7 @@ def test_shipped_pipelines_say_the_same_over_columns_and_host_by_host(settings: 
 
 @pytest.mark.slow
 def test_the_fleet_says_the_same_after_any_history_of_changes() -> None:
-    table = PipelineTable.shipped()
+    table = PipelineTable.with_shipped()
     for seed in range(8):
         random = Random(seed)
         grown = random_fleet(random)
@@ -228,13 +221,13 @@ def test_the_fleet_says_the_same_after_any_history_of_changes() -> None:
             _change(grown, other, random)
         rebuilt = Fleet()
         for name in grown.names:
-            host = grown.host(name)
+            host = grown.find_host(name)
             assert host is not None
             rebuilt.upsert_host(host)
-        for reservation in grown.reservations():
+        for reservation in grown.list_reservations():
             rebuilt.upsert_reservation(reservation)
         assert grown.names == rebuilt.names
-        assert (grown.free() == rebuilt.free()).all()
+        assert (grown.free_amounts() == rebuilt.free_amounts()).all()
         for _ in range(6):
             request = random_request(random, pipeline="kvm-general-purpose-load-balancing")
             try:
@@ -249,14 +242,14 @@ def _change(fleet: Fleet, source: Fleet, random: Random) -> None:
     """One random change, taken from another fleet."""
     if random.random() < 0.5 and source.names:
         name = random.choice(source.names)
-        host = source.host(name)
+        host = source.find_host(name)
         assert host is not None
         if random.random() < 0.3:
             fleet.remove_host(name)
         else:
             fleet.upsert_host(host)
-    elif source.reservations():
-        reservation = random.choice(source.reservations())
+    elif source.list_reservations():
+        reservation = random.choice(source.list_reservations())
         if random.random() < 0.3:
             fleet.remove_reservation(reservation.name)
         else:

@@ -9,14 +9,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.placement import fleet_of, host, random_fleet, random_request, request, slot
 
-from outlive.base.random import Random
-from outlive.placement.engine import Engine
-from outlive.placement.errors import RunRefused
-from outlive.placement.explanation import Explanation, explain, explanation_text
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.ranking import Ranking, squash
+from outlive.base import Random
+from outlive.placement import Engine, Explanation, PipelineTable, Ranking, RunRefused, explain, explanation_text, squash
 
-TABLE = PipelineTable.shipped()
+TABLE = PipelineTable.with_shipped()
 
 
 def ranked(*objects: Any, **fields: Any) -> Ranking:
@@ -79,7 +75,7 @@ def test_a_step_that_failed_is_named() -> None:
 
 
 def _sorted_removals(ranking: Ranking) -> list[tuple[str, int, tuple[str, ...]]]:
-    document = ranking.document()
+    document = ranking.to_document()
     left = set(document.raw_in_weights)
     found = []
     for step in document.step_results:
@@ -96,7 +92,7 @@ def _decisive(ranking: Ranking) -> str:
     for trace in ranking.traces:
         if trace.kind != "weigher" or trace.scores is None or len(weights) < 2:
             continue
-        names = ranking.names(trace.kept.nonzero()[0])
+        names = ranking.names_at(trace.kept.nonzero()[0])
         part = dict(zip(names, (trace.multiplier * squash(trace.scores)).tolist(), strict=True))
         without = {name: weight - part[name] for name, weight in weights.items()}
         if max(without.values()) > without[ranking.hosts[0]]:
@@ -123,6 +119,6 @@ def test_explanations_agree_with_a_plain_count(seed: int) -> None:
 
 def test_an_explanation_does_not_change_what_was_ranked() -> None:
     ranking = ranked(host("a"), host("b"))
-    before = ranking.document()
+    before = ranking.to_document()
     explain(ranking)
-    assert replace(ranking.document()) == before
+    assert replace(ranking.to_document()) == before

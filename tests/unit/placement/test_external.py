@@ -9,61 +9,23 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.support.loops import run
-from tests.support.placement import GIB, fleet_of, host, request, slot
+from tests.support.placement import GIB, fleet_of, host, nova_body, request, slot, wrapped
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Unavailable
-from outlive.base.random import Random
-from outlive.placement.errors import BadRequest
-from outlive.placement.external import ExternalAnswer, decode_answer, decode_request, encode_request
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.request import SILENT, Intent, Options
-from outlive.placement.service import PlacementService
-from outlive.resources import Amounts
-from outlive.resources.meta import object_name
-from outlive.runtime.metrics import Metrics
-
-
-def wrapped(data: Any) -> dict[str, Any]:
-    return {
-        "nova_object.name": "X",
-        "nova_object.version": "1.0",
-        "nova_object.data": data,
-        "nova_object.changes": ["a"],
-    }
-
-
-def body(**changes: Any) -> dict[str, Any]:
-    spec = {
-        "instance_uuid": "vm-1",
-        "project_id": "p",
-        "num_instances": 1,
-        "scheduler_hints": {"_nova_check_type": ["evacuate"], "domain_name": ["acme"], "odd": 3},
-        "ignore_hosts": ["h9"],
-        "force_hosts": None,
-        "flavor": wrapped(
-            {"name": "m", "vcpus": 4, "memory_mb": 16384, "extra_specs": {"capabilities:hypervisor_type": "QEMU"}}
-        ),
-        "image": wrapped({"properties": wrapped({"img_hv_type": "kvm", "size": 3})}),
-        "instance_group": wrapped(
-            {"policy": "anti-affinity", "members": ["m"], "_rules": {"max_server_per_host": "2"}}
-        ),
-        "requested_destination": None,
-        "numa_topology": wrapped({"cells": [wrapped({})]}),
-        "something_new": {"x": 1},
-    }
-    spec.update(changes.pop("spec", {}))
-    return {
-        "spec": wrapped(spec),
-        "context": {"request_id": "req-1", "global_request_id": None, "roles": None},
-        "hosts": [
-            {"host": "h1", "hypervisor_hostname": "h1"},
-            {"host": "h2"},
-            {"host": "h1", "hypervisor_hostname": "n2"},
-        ],
-        "weights": {"h1": 1.5, "h2": -3},
-        **changes,
-    }
+from outlive.base import LoopClock, Random, Unavailable
+from outlive.placement import (
+    SILENT,
+    BadRequest,
+    ExternalAnswer,
+    Intent,
+    PipelineTable,
+    PlacementOptions,
+    PlacementService,
+    decode_answer,
+    decode_request,
+    encode_request,
+)
+from outlive.resources import Amounts, object_name
+from outlive.runtime import Metrics
 
 
 def read(document: dict[str, Any]) -> Any:
@@ -71,7 +33,7 @@ def read(document: dict[str, Any]) -> Any:
 
 
 def test_a_request_of_nova_is_read() -> None:
-    found = read(body())
+    found = read(nova_body())
     assert found.resource_id == "vm-1"
     assert found.need == Amounts(cpu=4000, memory=16 * GIB)
     assert (found.hosts, found.weights) == (("h1", "h2"), (1.5, -3.0))
@@ -86,32 +48,15 @@ def test_a_request_of_nova_is_read() -> None:
 
 def test_null_stands_for_empty_everywhere() -> None:
     nothing = dict.fromkeys(
-        (
-            "instance_uuid",
-            "project_id",
-            "availability_zone",
-            "num_instances",
-            "scheduler_hints",
-            "ignore_hosts",
-            "image",
-            "flavor",
-            "instance_group",
-            "requested_destination",
-        )
-    )
-    empty = {
-        "spec": wrapped(nothing),
-        "context": None,
-        "hosts": None,
-        "weights": None,
-        "options": None,
-        "pipeline": "x",
-    }
+        ["instance_uuid", "project_id", "availability_zone", "num_instances", "scheduler_hints", "ignore_hosts",
+         "image", "flavor", "instance_group", "requested_destination"]
+    )  # fmt: skip
+    empty = {"spec": wrapped(nothing), **dict.fromkeys(["context", "hosts", "weights", "options"]), "pipeline": "x"}
     found = read(empty)
-    assert (found.hosts, found.weights, found.options) == ((), (), Options())
+    assert (found.hosts, found.weights, found.options) == ((), (), PlacementOptions())
     assert read({"pipeline": "x", "spec": None}).need == Amounts(cpu=0, memory=0)
     options = {"read_only": None, "ignored_reservation_types": None, "max_candidates": None}
-    assert read({"pipeline": "x", "options": options}).options == Options()
+    assert read({"pipeline": "x", "options": options}).options == PlacementOptions()
 
 
 @pytest.mark.parametrize(
@@ -123,7 +68,7 @@ def test_null_stands_for_empty_everywhere() -> None:
 )
 def test_a_groups_limit_may_be_written_in_any_way(value: Any, limit: int) -> None:
     group = wrapped({"policy": "anti-affinity", "_rules": {"max_server_per_host": value}})
-    assert read(body(spec={"instance_group": group})).group.max_server_per_host == limit
+    assert read(nova_body(spec={"instance_group": group})).group.max_server_per_host == limit
 
 
 @pytest.mark.parametrize(
@@ -141,7 +86,7 @@ def test_a_groups_limit_may_be_written_in_any_way(value: Any, limit: int) -> Non
     ],
 )
 def test_the_intent_is_the_hints_first_word(hint: Any, intent: Intent) -> None:
-    assert read(body(spec={"scheduler_hints": {"_nova_check_type": hint}})).intent is intent
+    assert read(nova_body(spec={"scheduler_hints": {"_nova_check_type": hint}})).intent is intent
 
 
 @pytest.mark.parametrize(
@@ -158,7 +103,7 @@ def test_the_intent_is_the_hints_first_word(hint: Any, intent: Intent) -> None:
     ],
 )  # fmt: skip
 def test_without_a_name_the_flavor_chooses_the_pipeline(specs: dict[str, str], pipeline: str) -> None:
-    assert read(body(spec={"flavor": wrapped({"extra_specs": specs})})).pipeline == pipeline
+    assert read(nova_body(spec={"flavor": wrapped({"extra_specs": specs})})).pipeline == pipeline
 
 
 def flavor(**specs: str) -> dict[str, Any]:
@@ -172,20 +117,20 @@ def flavor(**specs: str) -> dict[str, Any]:
         ("bad-body", b"[]"),
         ("bad-body", b'{"spec": 3}'),
         ("bad-body", b'{"pipeline": "\xff"}'),
-        ("bad-body", body(spec={"num_instances": -1})),
-        ("bad-body", body(spec={"num_instances": 1.5})),
-        ("bad-body", body(spec={"num_instances": 2**64})),
-        ("bad-body", body(spec={"flavor": wrapped({"memory_mb": -5})})),
-        ("bad-body", body(spec={"flavor": wrapped({"root_gb": 0.5})})),
-        ("bad-body", body(spec={"ignore_hosts": "h1"})),
-        ("bad-body", body(weights={"h1": float("inf"), "h2": 0})),
-        ("missing-weight", body(weights={"h1": 0})),
-        ("unknown-weight", body(weights={"h1": 0, "h2": 0, "h3": 0})),
-        ("no-hypervisor-type", body(spec={"flavor": wrapped({})})),
-        ("no-hypervisor-type", body(spec=flavor(capabilities__hypervisor_type="Ironic"))),
+        ("bad-body", nova_body(spec={"num_instances": -1})),
+        ("bad-body", nova_body(spec={"num_instances": 1.5})),
+        ("bad-body", nova_body(spec={"num_instances": 2**64})),
+        ("bad-body", nova_body(spec={"flavor": wrapped({"memory_mb": -5})})),
+        ("bad-body", nova_body(spec={"flavor": wrapped({"root_gb": 0.5})})),
+        ("bad-body", nova_body(spec={"ignore_hosts": "h1"})),
+        ("bad-body", nova_body(weights={"h1": float("inf"), "h2": 0})),
+        ("missing-weight", nova_body(weights={"h1": 0})),
+        ("unknown-weight", nova_body(weights={"h1": 0, "h2": 0, "h3": 0})),
+        ("no-hypervisor-type", nova_body(spec={"flavor": wrapped({})})),
+        ("no-hypervisor-type", nova_body(spec=flavor(capabilities__hypervisor_type="Ironic"))),
         (
             "no-flavor-type",
-            body(spec=flavor(capabilities__hypervisor_type="qemu", trait__CUSTOM_HANA_EXCLUSIVE_HOST="")),
+            nova_body(spec=flavor(capabilities__hypervisor_type="qemu", trait__CUSTOM_HANA_EXCLUSIVE_HOST="")),
         ),
     ],
 )
@@ -256,15 +201,15 @@ def ask(
     raw = document if isinstance(document, bytes) else json.dumps(document).encode()
 
     async def call() -> ExternalAnswer:
-        table = PipelineTable.shipped()
+        table = PipelineTable.with_shipped()
         service = PlacementService(fleet, table, clock=LoopClock(), random=Random(1), metrics=metrics)
-        return await (service.explain(raw) if explain else service.external(raw))
+        return await (service.explain(raw) if explain else service.answer_external(raw))
 
     return run(call())
 
 
 def test_an_evacuation_goes_to_the_vms_own_slot() -> None:
-    found = ask(body(spec={"ignore_hosts": None}))
+    found = ask(nova_body(spec={"ignore_hosts": None}))
     assert (found.status, found.code) == (200, "")
     assert json.loads(found.body) == {"hosts": ["h2", "h1"]}
 
@@ -273,21 +218,23 @@ def test_nova_asks_and_is_answered_with_its_own_names_of_hosts() -> None:
     names = {name: object_name(name) for name in ("KVM_1", "kvm-2", "KVM_3")}
     hosts = {"hosts": [{"host": name} for name in names], "weights": dict.fromkeys(names, 1.0)}
     free = {"ignore_hosts": None, "scheduler_hints": {}, "instance_group": None}
-    assert sorted(json.loads(ask(body(**hosts, spec=free), hosts=names.values()).body)["hosts"]) == [
+    assert sorted(json.loads(ask(nova_body(**hosts, spec=free), hosts=names.values()).body)["hosts"]) == [
         "KVM_1",
         "KVM_3",
         "kvm-2",
     ]
     ignored = {**free, "ignore_hosts": ["KVM_1"], "force_hosts": ["KVM_1", "KVM_3"]}
-    assert json.loads(ask(body(**hosts, spec=ignored), hosts=names.values()).body) == {"hosts": ["KVM_3"]}
+    assert json.loads(ask(nova_body(**hosts, spec=ignored), hosts=names.values()).body) == {"hosts": ["KVM_3"]}
 
 
 def test_no_host_is_an_empty_list() -> None:
-    assert ask(body(spec={"availability_zone": "z9"})).body == b'{"hosts":[]}'
+    assert ask(nova_body(spec={"availability_zone": "z9"})).body == b'{"hosts":[]}'
 
 
 def test_a_refusal_by_a_step_is_an_answer_with_its_reason() -> None:
-    found = ask(body(spec={"flavor": wrapped({"vcpus": 0, "extra_specs": {"capabilities:hypervisor_type": "QEMU"}})}))
+    found = ask(
+        nova_body(spec={"flavor": wrapped({"vcpus": 0, "extra_specs": {"capabilities:hypervisor_type": "QEMU"}})})
+    )
     answer = json.loads(found.body)
     assert found.status == 200
     assert answer["hosts"] == []
@@ -297,10 +244,10 @@ def test_a_refusal_by_a_step_is_an_answer_with_its_reason() -> None:
 @pytest.mark.parametrize(
     ("status", "code", "document"),
     [
-        (400, "missing-weight", body(weights={})),
-        (500, "pipeline-unknown", body(pipeline="none")),
-        (500, "invalid-options", body(options={"read_only": True})),
-        (500, "gathering-failed", body(pipeline="kvm-hana-bin-packing", spec={"flavor": wrapped({})})),
+        (400, "missing-weight", nova_body(weights={})),
+        (500, "pipeline-unknown", nova_body(pipeline="none")),
+        (500, "invalid-options", nova_body(options={"read_only": True})),
+        (500, "gathering-failed", nova_body(pipeline="kvm-hana-bin-packing", spec={"flavor": wrapped({})})),
     ],
 )
 def test_errors_have_a_status_and_a_code(status: int, code: str, document: dict[str, Any]) -> None:
@@ -311,13 +258,13 @@ def test_errors_have_a_status_and_a_code(status: int, code: str, document: dict[
 
 
 def test_explaining_gives_a_reason_for_every_refused_host() -> None:
-    found = json.loads(ask(body(spec={"ignore_hosts": ["h2"]}), explain=True).body)
+    found = json.loads(ask(nova_body(spec={"ignore_hosts": ["h2"]}), explain=True).body)
     assert found["orderedHosts"] == ["h1"]
     assert found["rejected"]["h2"]["code"] == "ignored"
 
 
 def test_calls_are_counted_by_a_fixed_vocabulary() -> None:
     metrics = Metrics()
-    ask(body(pipeline="none"), metrics=metrics)
+    ask(nova_body(pipeline="none"), metrics=metrics)
     text = metrics.render().decode()
     assert 'error="pipeline-unknown",method="POST",path="/scheduler/nova/external",status="500"' in text

@@ -12,66 +12,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.loops import run
-from tests.support.placement import random_fleet
+from tests.support.placement import nova_body, random_fleet, wrapped
 
-from outlive.base.clock import LoopClock
-from outlive.base.random import Random
-from outlive.placement.external import ExternalAnswer
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.service import PlacementService
-from outlive.placement.settings import PlacementSettings
-from outlive.runtime.metrics import Metrics
+from outlive.base import LoopClock, Random
+from outlive.placement import ExternalAnswer, PipelineTable, PlacementService, PlacementSettings
+from outlive.runtime import Metrics
 
 REFUSED_AS_A_WHOLE = {"invalid-options", "pipeline-unknown", "pipeline-not-ready", "gathering-failed"}
-PIPELINES = [*PipelineTable.shipped(), "kvm-descheduler", "nope", ""]
+PIPELINES = [*PipelineTable.with_shipped(), "kvm-descheduler", "nope", ""]
 INTENTS = ["evacuate", ["live_migrate"], "reserve_for_failover", "reuse_failover_reservation", "capacity_probe", [3]]
-BODY: dict[str, Any] = {
-    "spec": {
-        "nova_object.name": "RequestSpec",
-        "nova_object.data": {
-            "instance_uuid": "vm-1",
-            "project_id": "p",
-            "availability_zone": "z1",
-            "num_instances": 1,
-            "scheduler_hints": {
-                "_nova_check_type": ["rebuild"],
-                "source_host": "h1",
-                "domain_name": ["iaas-x"],
-                "_cortex_resource_group": "g",
-            },
-            "ignore_hosts": ["h9"],
-            "force_hosts": None,
-            "flavor": {
-                "nova_object.data": {
-                    "name": "m",
-                    "vcpus": 2,
-                    "memory_mb": 4096,
-                    "extra_specs": {
-                        "capabilities:hypervisor_type": "QEMU",
-                        "capabilities:cpu_arch": "x86_64",
-                        "trait:A": "whatever",
-                        "trait:CUSTOM_HANA_EXCLUSIVE_HOST": "forbidden",
-                        "quota:hw_version": "g",
-                    },
-                }
-            },
-            "image": {"nova_object.data": {"properties": {"nova_object.data": {"img_hv_type": "kvm"}}}},
-            "instance_group": {
-                "nova_object.data": {
-                    "policy": "soft-affinity",
-                    "members": ["vm-2"],
-                    "hosts": ["h1"],
-                    "_rules": {"max_server_per_host": "2"},
-                }
-            },
-            "requested_destination": {"nova_object.data": {"host": "", "aggregates": ["a1,a2"]}},
+EXTRA_SPECS = {
+    "capabilities:hypervisor_type": "QEMU",
+    "capabilities:cpu_arch": "x86_64",
+    "trait:A": "whatever",
+    "trait:CUSTOM_HANA_EXCLUSIVE_HOST": "forbidden",
+    "quota:hw_version": "g",
+}
+BODY = nova_body(
+    spec={
+        "availability_zone": "z1",
+        "scheduler_hints": {
+            "_nova_check_type": ["rebuild"],
+            "source_host": "h1",
+            "domain_name": ["iaas-x"],
+            "_cortex_resource_group": "g",
         },
+        "flavor": wrapped({"name": "m", "vcpus": 2, "memory_mb": 4096, "extra_specs": EXTRA_SPECS}),
+        "requested_destination": wrapped({"host": "", "aggregates": ["a1,a2"]}),
     },
-    "context": {"request_id": "r", "global_request_id": "g"},
-    "hosts": [{"host": "h1", "hypervisor_hostname": "h1"}, {"host": "h2"}, {"host": "h3"}, {"host": "stranger"}],
-    "weights": {"h1": 1.5, "h2": -3, "h3": 0, "stranger": 2},
-    "pipeline": "kvm-general-purpose-load-balancing",
-    "options": {
+    pipeline="kvm-general-purpose-load-balancing",
+    options={
         "read_only": False,
         "assume_empty_hosts": False,
         "lock_reservations": False,
@@ -79,7 +49,7 @@ BODY: dict[str, Any] = {
         "max_candidates": 0,
         "skip_history": True,
     },
-}
+)
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -127,9 +97,9 @@ def answers(raw: bytes, *, seed: int) -> tuple[ExternalAnswer, ExternalAnswer]:
     metrics = Metrics()
 
     async def ask() -> tuple[ExternalAnswer, ExternalAnswer]:
-        fleet, table = random_fleet(Random(seed), rules), PipelineTable.shipped()
+        fleet, table = random_fleet(Random(seed), rules), PipelineTable.with_shipped()
         service = PlacementService(fleet, table, clock=LoopClock(), random=Random(seed), metrics=metrics)
-        return await service.external(raw), await service.explain(raw)
+        return await service.answer_external(raw), await service.explain(raw)
 
     found = run(ask())
     assert metrics.render()

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.placement.flavor_groups import flavor_groups
-from outlive.resources import Amounts, Flavor, FlavorSpec, ObjectMeta, check_name
-from outlive.resources.meta import object_name
+from outlive.resources import Amounts, Flavor, FlavorSpec, ObjectMeta, check_name, object_name
 
 
 def flavor(

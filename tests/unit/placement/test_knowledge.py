@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.loops import run_by
 from tests.unit.placement.test_pipelines import World, flavor, groups_controller, reported
 
-from outlive.base.errors import Unavailable
-from outlive.placement.controllers import ALL_GROUPS
+from outlive.base import Unavailable
+from outlive.placement import ALL_GROUPS, FLAVOR_GROUPS, NEVER, digest_of, version_of, with_records
 from outlive.placement.flavor_groups import flavor_groups
-from outlive.placement.knowledge import FLAVOR_GROUPS, NEVER, digest_of, version_of, with_records
 from outlive.resources import Condition, FlavorGroup, Knowledge, ObjectMeta
 
 
@@ -65,29 +65,27 @@ def test_equal_records_have_equal_digests() -> None:
     assert digest_of(first) == digest_of(flavor_groups([flavor("a", 2)])) != digest_of(second)
 
 
-def test_the_controller_records_changes_of_all_groups() -> None:
-    async def story(world: World) -> None:
-        controller = groups_controller(world)
+@run_by(reported)
+async def test_the_controller_records_changes_of_all_groups(world: World) -> None:
+    controller = groups_controller(world)
 
-        async def version() -> int | None:
-            await world.clock.sleep(10)
-            await controller.reconcile(ALL_GROUPS)
-            return version_of(await world.store.get(Knowledge, FLAVOR_GROUPS))
+    async def version() -> int | None:
+        await world.clock.sleep(10)
+        await controller.reconcile(ALL_GROUPS)
+        return version_of(await world.store.get(Knowledge, FLAVOR_GROUPS))
 
-        assert await version() == NEVER
-        await world.store.create(flavor("small", 2))
-        first = await version()
-        assert first is not None
-        assert first > 0
-        assert await version() == first
-        foreign = flavor_groups([flavor("x", 4, "theirs")])[0]
-        await world.store.create(FlavorGroup(metadata=ObjectMeta(name="theirs"), spec=foreign))
-        second = await version()
-        assert second is not None
-        assert second > first
-        await world.store.delete((await world.store.get(FlavorGroup, "theirs")).ref)
-        third = await version()
-        assert third is not None
-        assert third > second
-
-    reported(story)
+    assert await version() == NEVER
+    await world.store.create(flavor("small", 2))
+    first = await version()
+    assert first is not None
+    assert first > 0
+    assert await version() == first
+    foreign = flavor_groups([flavor("x", 4, "theirs")])[0]
+    await world.store.create(FlavorGroup(metadata=ObjectMeta(name="theirs"), spec=foreign))
+    second = await version()
+    assert second is not None
+    assert second > first
+    await world.store.delete((await world.store.get(FlavorGroup, "theirs")).ref)
+    third = await version()
+    assert third is not None
+    assert third > second

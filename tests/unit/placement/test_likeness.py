@@ -1,4 +1,4 @@
-"""Questions that are alike have the same answer, whoever asks."""
+"""Questions that are alike have the same answer for each caller."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import msgspec
 import pytest
 from tests.support.placement import HOSTS, VMS, fleet_of, host, in_flight, random_fleet, random_request, request, slot
 
-from outlive.base.random import Random
-from outlive.failover.offers import likeness, offer_of
-from outlive.failover.planner.actions import Offer
-from outlive.placement.engine import Engine
-from outlive.placement.errors import RunRefused
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.request import SILENT, Intent, PlacementRequest
-from outlive.placement.settings import PlacementSettings
+from outlive.base import Random
+from outlive.failover import equivalence_key, offer_of
+from outlive.failover.planner import PlacementOffer
+from outlive.placement import (
+    SILENT,
+    Engine,
+    Fleet,
+    Intent,
+    PipelineTable,
+    PlacementRequest,
+    PlacementSettings,
+    RunRefused,
+)
 
 READ_ONLY = msgspec.structs.replace(SILENT, read_only=True, lock_reservations=True)
 
@@ -26,7 +30,7 @@ def asked_by(vm: str, given: PlacementRequest, **changes: object) -> PlacementRe
     )
 
 
-def answer(engine: Engine, asked: PlacementRequest) -> Offer | type[RunRefused]:
+def answer(engine: Engine, asked: PlacementRequest) -> PlacementOffer | type[RunRefused]:
     try:
         return offer_of(engine.rank(asked))
     except RunRefused as error:
@@ -35,7 +39,7 @@ def answer(engine: Engine, asked: PlacementRequest) -> Offer | type[RunRefused]:
 
 @pytest.mark.slow
 def test_vms_whose_questions_are_alike_get_the_same_answer() -> None:
-    pipelines = PipelineTable.shipped()
+    pipelines = PipelineTable.with_shipped()
     alike = 0
     for seed in range(60):
         random = Random(seed)
@@ -46,7 +50,7 @@ def test_vms_whose_questions_are_alike_get_the_same_answer() -> None:
         found: dict[object, object] = {}
         for vm in VMS:
             asked = asked_by(vm, given, hosts=on, ignore_hosts=(random.choice(HOSTS),))
-            key = likeness(engine.fleet, asked)
+            key = equivalence_key(engine.fleet, asked)
             assert key is not None
             alike += key in found
             said = answer(engine, asked)
@@ -65,7 +69,7 @@ def fleet(settings: PlacementSettings | None = None) -> Fleet:
 
 
 def key(of: Fleet, vm: str, *, home: str = "elsewhere", **changes: object) -> object:
-    return likeness(of, asked_by(vm, request(), **{"hosts": ("h1",), "ignore_hosts": (home,), **changes}))
+    return equivalence_key(of, asked_by(vm, request(), **{"hosts": ("h1",), "ignore_hosts": (home,), **changes}))
 
 
 def test_members_of_a_slot_are_alike_wherever_they_run_but_on_its_host() -> None:
@@ -90,4 +94,4 @@ def test_what_gives_way_to_a_vm_on_that_host_makes_it_different() -> None:
 )
 def test_questions_that_are_not_about_one_host_are_like_no_other(changes: dict[str, object]) -> None:
     asked = msgspec.structs.replace(asked_by("a", request(), hosts=("h1",)), **changes)
-    assert likeness(fleet(), asked) is None
+    assert equivalence_key(fleet(), asked) is None

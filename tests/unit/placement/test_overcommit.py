@@ -7,18 +7,13 @@ from typing import Any
 import pytest
 from msgspec import ValidationError, convert
 from tests.support.field_writers import WriterStore
-from tests.support.loops import run
 from tests.support.placement import host
 
-from outlive.base.clock import LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.placement.overcommit import OvercommitController, overcommit_of
-from outlive.placement.settings import OvercommitMapping, PlacementSettings
+from outlive.base import LoopClock, Random, SeededIds
+from outlive.placement import OvercommitController, OvercommitMapping, PlacementSettings, overcommit_of
 from outlive.resources import Hypervisor
-from outlive.runtime.informer import Informer
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store.memory import MemoryStore
+from outlive.runtime import Informer, OrderedTaskGroup
+from outlive.store import MemoryStore
 
 MAPPINGS = (
     OvercommitMapping(overcommit={"cpu": 4.0, "memory": 1.2}, hasnt_trait="CUSTOM_HANA"),
@@ -48,24 +43,21 @@ def test_mappings_are_checked(mapping: dict[str, Any], words: str) -> None:
         convert({"overcommitMappings": [mapping]}, PlacementSettings)
 
 
-def test_ratios_of_a_host_follow_its_traits() -> None:
-    async def story() -> None:
-        clock, random = LoopClock(), Random(1)
-        store = MemoryStore(clock, SeededIds(random))
-        hosts = Informer(store, Hypervisor, clock=clock, random=random)
-        async with OrderedTaskGroup() as group:
-            task = group.create_task(hosts.run(), name="hosts")
-            made = host("h1", traits=["CUSTOM_DEDICATED"])
-            created = await store.create(made)
-            await store.replace_status(Hypervisor(metadata=created.metadata, spec=created.spec, status=made.status))
-            await clock.sleep(1)
-            controller = OvercommitController(WriterStore(store, writer="placement"), hosts, MAPPINGS)
-            await controller.reconcile("h1")
-            kept = await store.get(Hypervisor, "h1")
-            assert kept.spec.overcommit == {"cpu": 1.0, "memory": 1.2}
-            await controller.reconcile("h1")
-            assert (await store.get(Hypervisor, "h1")).metadata.resource_version == kept.metadata.resource_version
-            await controller.reconcile("nobody")
-            task.cancel()
-
-    run(story())
+async def test_ratios_of_a_host_follow_its_traits() -> None:
+    clock, random = LoopClock(), Random(1)
+    store = MemoryStore(clock, SeededIds(random))
+    hosts = Informer(store, Hypervisor, clock=clock, random=random)
+    async with OrderedTaskGroup() as group:
+        task = group.create_task(hosts.run(), name="hosts")
+        made = host("h1", traits=["CUSTOM_DEDICATED"])
+        created = await store.create(made)
+        await store.replace_status(Hypervisor(metadata=created.metadata, spec=created.spec, status=made.status))
+        await clock.sleep(1)
+        controller = OvercommitController(WriterStore(store, writer="placement"), hosts, MAPPINGS)
+        await controller.reconcile("h1")
+        kept = await store.get(Hypervisor, "h1")
+        assert kept.spec.overcommit == {"cpu": 1.0, "memory": 1.2}
+        await controller.reconcile("h1")
+        assert (await store.get(Hypervisor, "h1")).metadata.resource_version == kept.metadata.resource_version
+        await controller.reconcile("nobody")
+        task.cancel()

@@ -7,14 +7,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.support.field_writers import WriterStore
-from tests.support.loops import run
+from tests.support.loops import run, run_by
 
-from outlive.base.clock import LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.placement.controllers import ALL_GROUPS, FlavorGroupController, PipelineController, install_shipped
-from outlive.placement.pipelines import PipelineTable, admit, build, shipped_pipelines
-from outlive.placement.settings import PlacementSettings
+from outlive.base import LoopClock, Random, SeededIds
+from outlive.placement import (
+    ALL_GROUPS,
+    FlavorGroupController,
+    PipelineController,
+    PipelineTable,
+    PlacementSettings,
+    admit,
+    build,
+    install_shipped,
+    shipped_pipelines,
+)
 from outlive.resources import (
     Amounts,
     Flavor,
@@ -24,20 +30,19 @@ from outlive.resources import (
     Parameter,
     Pipeline,
     PipelineSpec,
-    Step,
-    condition,
+    StepSpec,
+    find_condition,
 )  # fmt: skip
-from outlive.runtime.informer import Informer
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store.memory import MemoryStore
+from outlive.runtime import Informer, OrderedTaskGroup
+from outlive.store import MemoryStore
 
 
 def pipeline(name: str = "p", **spec: Any) -> Pipeline:
     return Pipeline(metadata=ObjectMeta(name=name), spec=PipelineSpec(**spec))
 
 
-def step(name: str, *params: Parameter, **fields: Any) -> Step:
-    return Step(name=name, params=params, **fields)
+def step(name: str, *params: Parameter, **fields: Any) -> StepSpec:
+    return StepSpec(name=name, params=params, **fields)
 
 
 def test_every_shipped_pipeline_is_admitted_and_built() -> None:
@@ -55,10 +60,10 @@ def test_every_shipped_pipeline_is_admitted_and_built() -> None:
 
 
 def test_only_pipelines_that_rank_are_in_the_table() -> None:
-    table = PipelineTable.shipped()
+    table = PipelineTable.with_shipped()
     assert len(table) == 10
     assert "kvm-descheduler" not in table
-    assert [one.name for one in table.detecting()] == ["kvm-descheduler"]
+    assert [one.name for one in table.detector_pipelines()] == ["kvm-descheduler"]
     assert [bound.step.name for bound in table["kvm-report-capacity"].filters] == [
         "filter_status_conditions", "filter_correct_az", "filter_has_enough_capacity", "filter_has_requested_traits",
         "filter_capabilities",
@@ -84,7 +89,7 @@ def test_only_pipelines_that_rank_are_in_the_table() -> None:
         ("Expected `bool`", [step("filter_has_enough_capacity", Parameter(key="lockReserved", int_value=1))]),
     ],
 )
-def test_bad_parameters_are_errors_that_name_the_step(words: str, filters: list[Step]) -> None:
+def test_bad_parameters_are_errors_that_name_the_step(words: str, filters: list[StepSpec]) -> None:
     (error,) = admit(pipeline(filters=tuple(filters))).errors
     assert words.lower() in error.lower()
     assert filters[0].name in error
@@ -191,15 +196,13 @@ def reported(story: Any) -> None:
     run(telling())
 
 
-def test_shipped_pipelines_are_created_once_and_never_overwritten() -> None:
-    async def story(world: World) -> None:
-        assert len(await install_shipped(world.store)) == 11
-        mine = await world.store.get(Pipeline, "kvm-report-capacity")
-        await world.store.replace(replace(mine, spec=replace(mine.spec, description="mine")))
-        assert await install_shipped(world.store) == ()
-        assert (await world.store.get(Pipeline, "kvm-report-capacity")).spec.description == "mine"
-
-    reported(story)
+@run_by(reported)
+async def test_shipped_pipelines_are_created_once_and_never_overwritten(world: World) -> None:
+    assert len(await install_shipped(world.store)) == 11
+    mine = await world.store.get(Pipeline, "kvm-report-capacity")
+    await world.store.replace(replace(mine, spec=replace(mine.spec, description="mine")))
+    assert await install_shipped(world.store) == ()
+    assert (await world.store.get(Pipeline, "kvm-report-capacity")).spec.description == "mine"
 
 
 @pytest.mark.parametrize(
@@ -216,28 +219,26 @@ def test_shipped_pipelines_are_created_once_and_never_overwritten() -> None:
         ),
     ],
 )
-def test_the_controller_writes_what_became_of_a_pipeline(
-    spec: dict[str, Any], ready: str, steps: str, indexed: str
+@run_by(reported)
+async def test_the_controller_writes_what_became_of_a_pipeline(
+    world: World, *, spec: dict[str, Any], ready: str, steps: str, indexed: str
 ) -> None:
-    async def story(world: World) -> None:
-        table = PipelineTable()
-        controller = PipelineController(world.store, world.pipelines, table, clock=world.clock)
-        await world.store.create(pipeline(**spec))
-        await world.clock.sleep(1)
-        assert await controller.reconcile("p") is None
-        found = await world.store.get(Pipeline, "p")
-        reasons = [condition(found.status.conditions, kind) for kind in ("Ready", "AllStepsReady", "AllStepsIndexed")]
-        assert [one.reason for one in reasons if one] == [ready, steps, indexed]
-        assert ("p" in table) is (ready == "PipelineReady")
-        version = found.metadata.resource_version
-        assert await controller.reconcile("p") is None
-        assert (await world.store.get(Pipeline, "p")).metadata.resource_version == version
-        await world.store.delete(found.ref)
-        await world.clock.sleep(1)
-        await controller.reconcile("p")
-        assert "p" not in table
-
-    reported(story)
+    table = PipelineTable()
+    controller = PipelineController(world.store, world.pipelines, table, clock=world.clock)
+    await world.store.create(pipeline(**spec))
+    await world.clock.sleep(1)
+    assert await controller.reconcile("p") is None
+    found = await world.store.get(Pipeline, "p")
+    reasons = [find_condition(found.status.conditions, kind) for kind in ("Ready", "AllStepsReady", "AllStepsIndexed")]
+    assert [one.reason for one in reasons if one] == [ready, steps, indexed]
+    assert ("p" in table) is (ready == "PipelineReady")
+    version = found.metadata.resource_version
+    assert await controller.reconcile("p") is None
+    assert (await world.store.get(Pipeline, "p")).metadata.resource_version == version
+    await world.store.delete(found.ref)
+    await world.clock.sleep(1)
+    await controller.reconcile("p")
+    assert "p" not in table
 
 
 def flavor(name: str, memory_gib: int, group: str = "s4") -> Flavor:
@@ -254,29 +255,27 @@ def groups_controller(world: World) -> FlavorGroupController:
     return FlavorGroupController(writes, world.flavors, world.groups, settings=settings, clock=world.clock)
 
 
-def test_flavor_groups_follow_the_flavors() -> None:
-    async def story(world: World) -> None:
-        controller = groups_controller(world)
-        foreign = FlavorGroup(metadata=ObjectMeta(name="theirs"), spec=_theirs())
-        await world.store.create(foreign)
-        for name, size in (("small", 2), ("large", 8)):
-            await world.store.create(flavor(name, size))
-        await world.clock.sleep(1)
-        assert await controller.reconcile(ALL_GROUPS) is None
-        made = await world.store.get(FlavorGroup, "s4")
-        assert (made.spec.largest_flavor.name, made.spec.smallest_flavor.name) == ("large", "small")
-        assert (made.spec.ram_core_ratio_min, made.spec.ram_core_ratio_max) == (2048, 8192)
-        await world.store.delete((await world.store.get(Flavor, "large")).ref)
-        await world.clock.sleep(1)
-        await controller.reconcile(ALL_GROUPS)
-        assert (await world.store.get(FlavorGroup, "s4")).spec.ram_core_ratio == 2048
-        await world.store.delete((await world.store.get(Flavor, "small")).ref)
-        await world.clock.sleep(1)
-        await controller.reconcile(ALL_GROUPS)
-        page = await world.store.list(FlavorGroup)
-        assert [one.name for one in page.items] == ["theirs"]
-
-    reported(story)
+@run_by(reported)
+async def test_flavor_groups_follow_the_flavors(world: World) -> None:
+    controller = groups_controller(world)
+    foreign = FlavorGroup(metadata=ObjectMeta(name="theirs"), spec=_theirs())
+    await world.store.create(foreign)
+    for name, size in (("small", 2), ("large", 8)):
+        await world.store.create(flavor(name, size))
+    await world.clock.sleep(1)
+    assert await controller.reconcile(ALL_GROUPS) is None
+    made = await world.store.get(FlavorGroup, "s4")
+    assert (made.spec.largest_flavor.name, made.spec.smallest_flavor.name) == ("large", "small")
+    assert (made.spec.ram_core_ratio_min, made.spec.ram_core_ratio_max) == (2048, 8192)
+    await world.store.delete((await world.store.get(Flavor, "large")).ref)
+    await world.clock.sleep(1)
+    await controller.reconcile(ALL_GROUPS)
+    assert (await world.store.get(FlavorGroup, "s4")).spec.ram_core_ratio == 2048
+    await world.store.delete((await world.store.get(Flavor, "small")).ref)
+    await world.clock.sleep(1)
+    await controller.reconcile(ALL_GROUPS)
+    page = await world.store.list(FlavorGroup)
+    assert [one.name for one in page.items] == ["theirs"]
 
 
 def _theirs() -> Any:

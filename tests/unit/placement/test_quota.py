@@ -12,17 +12,23 @@ from msgspec.structs import replace
 from tests.support.loops import run
 from tests.support.placement import fleet_of, host, request
 
-from outlive.base.clock import LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.placement.engine import Engine
-from outlive.placement.fleet import Fleet
-from outlive.placement.in_flight import InFlightWriter, room_for
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.quota import Demand, Promise, Quotas, VmSize, balance_of, decide_quota
-from outlive.placement.ranking import Ranking
-from outlive.placement.service import PlacementService
-from outlive.placement.settings import PlacementSettings
+from outlive.base import LoopClock, Random, SeededIds
+from outlive.placement import (
+    Engine,
+    Fleet,
+    InFlightWriter,
+    PipelineTable,
+    PlacementService,
+    PlacementSettings,
+    QuotaCommitment,
+    QuotaDemand,
+    Quotas,
+    Ranking,
+    VmSize,
+    balance_of,
+    decide_quota,
+    room_for,
+)
 from outlive.resources import (
     Amounts,
     CommittedResource,
@@ -35,10 +41,10 @@ from outlive.resources import (
     ProjectQuota,
     ProjectQuotaSpec,
     ProjectQuotaStatus,
-    Step,
+    StepSpec,
 )
-from outlive.runtime.metrics import Metrics
-from outlive.store.memory import MemoryStore
+from outlive.runtime import Metrics
+from outlive.store import MemoryStore
 
 GIB = 2**30
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
@@ -74,7 +80,7 @@ def _named(amounts: dict[str, int]) -> dict[str, int]:
 
 def pipelines(*, enforce: bool) -> PipelineTable:
     table = PipelineTable()
-    step = Step(name=FILTER, params=(Parameter(key="enforce", bool_value=enforce),))
+    step = StepSpec(name=FILTER, params=(Parameter(key="enforce", bool_value=enforce),))
     table.put(Pipeline(metadata=ObjectMeta(name="p"), spec=PipelineSpec(filters=(step,))))
     return table
 
@@ -218,7 +224,7 @@ def test_requests_side_by_side_do_not_both_get_the_last_of_a_quota() -> None:
         found = [len(await service.rank(asked(resourceId=f"vm-{number}"))) for number in range(3)]
         assert found == [2, 2, 0]
         assert len(await service.rank(asked(resourceId="vm-1"))) == 2
-        for name in [one.name for one in world.reservations()]:
+        for name in [one.name for one in world.list_reservations()]:
             world.remove_reservation(name)
         assert len(await service.rank(asked(resourceId="vm-3"))) == 2
 
@@ -231,17 +237,17 @@ def test_requests_side_by_side_do_not_both_get_the_last_of_a_quota() -> None:
 
 
 SMALL = st.integers(0, 8)
-DEMANDS = st.builds(Demand, ram=SMALL, cores=SMALL, instances=st.integers(0, 2))
+DEMANDS = st.builds(QuotaDemand, ram=SMALL, cores=SMALL, instances=st.integers(0, 2))
 
 
 @given(
-    st.lists(st.builds(Promise, amount=SMALL, used=SMALL), max_size=3),
+    st.lists(st.builds(QuotaCommitment, amount=SMALL, used=SMALL), max_size=3),
     st.none() | st.dictionaries(st.sampled_from(["ram", "cores", "instances"]), st.integers(-1, 20)),
     st.dictionaries(st.sampled_from(["ram", "cores", "instances"]), SMALL),
     DEMANDS,
 )
 def test_without_vms_on_their_way_the_rule_is_as_written(
-    promises: list[Promise], limits: dict[str, int] | None, used: dict[str, int], demand: Demand
+    promises: list[QuotaCommitment], limits: dict[str, int] | None, used: dict[str, int], demand: QuotaDemand
 ) -> None:
     found = decide_quota(balance_of(promises, limits, used, ()), demand)
     if demand.ram and any(one.amount - one.used >= demand.ram for one in promises):
@@ -254,26 +260,30 @@ def test_without_vms_on_their_way_the_rule_is_as_written(
             kind
             for kind in ("ram", "cores", "instances")
             if limits.get(kind, -1) >= 0
-            and demand.of(kind)
-            and limits[kind] - deducted.get(kind, 0) - used.get(kind, 0) < demand.of(kind)
+            and demand.amount_of(kind)
+            and limits[kind] - deducted.get(kind, 0) - used.get(kind, 0) < demand.amount_of(kind)
         ]
         assert (found.decision, found.resource) == (("reject", short[0]) if short else ("accept_payg", ""))
 
 
 @given(st.lists(DEMANDS, max_size=4), DEMANDS, st.integers(0, 20))
 def test_vms_on_their_way_that_no_commitment_takes_count_as_used(
-    pending: list[Demand], demand: Demand, limit: int
+    pending: list[QuotaDemand], demand: QuotaDemand, limit: int
 ) -> None:
     limits = dict.fromkeys(("ram", "cores", "instances"), limit)
-    used = {kind: sum(vm.of(kind) for vm in pending) for kind in limits}
+    used = {kind: sum(vm.amount_of(kind) for vm in pending) for kind in limits}
     assert decide_quota(balance_of((), limits, {}, pending), demand) == decide_quota(
         balance_of((), limits, used, ()), demand
     )
 
 
 def test_vms_on_their_way_take_the_smallest_commitment_that_has_room() -> None:
-    promises = [Promise(amount=16), Promise(amount=8, used=2), Promise(amount=4, used=5)]
-    vms = [Demand(ram=6, cores=1, instances=1), Demand(ram=10, cores=1, instances=1), Demand(ram=7, cores=2)]
+    promises = [QuotaCommitment(amount=16), QuotaCommitment(amount=8, used=2), QuotaCommitment(amount=4, used=5)]
+    vms = [
+        QuotaDemand(ram=6, cores=1, instances=1),
+        QuotaDemand(ram=10, cores=1, instances=1),
+        QuotaDemand(ram=7, cores=2),
+    ]
     found = balance_of(promises, None, {"ram": 1}, vms)
     assert (found.free, found.committed) == ([0, 0, 6], 28)
     assert found.used == {"ram": 8, "cores": 2, "instances": 0}
@@ -318,15 +328,15 @@ def test_a_kept_balance_is_that_of_a_fresh_index(events: list[tuple[str, int, in
             if not gone:
                 others[thing.name] = thing
         now = NOW.timestamp() + 1800.0 * hour
-        fresh = fleet(*others.values()).quotas.balance("p", "z1", "g", now=now)
+        fresh = fleet(*others.values()).quotas.compute_balance("p", "z1", "g", now=now)
         for owner in order:
-            fresh.charge(Demand(ram=sizes[owner], cores=1, instances=1))
-        assert kept.balance("p", "z1", "g", now=now) == fresh
+            fresh.charge(QuotaDemand(ram=sizes[owner], cores=1, instances=1))
+        assert kept.compute_balance("p", "z1", "g", now=now) == fresh
 
 
 def test_in_shadow_mode_the_shipped_pipeline_only_counts() -> None:
     world = fleet(quota(ram=0))
-    found = Engine(world, PipelineTable.shipped(), now=NOW.timestamp()).rank(
+    found = Engine(world, PipelineTable.with_shipped(), now=NOW.timestamp()).rank(
         request(zone="z1", extraSpecs={"quota:hw_version": "g", "capabilities:hypervisor_type": "QEMU"})
     )
     assert len(found) == 2

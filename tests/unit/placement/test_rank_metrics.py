@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.placement.metrics import Order, heaviest
+from outlive.placement import WeightOrder, select_heaviest
 
 WEIGHTS = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 0.5, 2.0]), min_size=1, max_size=12)
 
@@ -16,7 +16,7 @@ def test_the_first_hosts_and_their_ranks_are_those_of_a_full_sort(weights: list[
     positions = data.draw(st.sets(st.integers(0, len(weights) - 1)))
     at, values = np.array(sorted(positions), dtype=np.intp), np.array(weights)
     full = at[np.argsort(-values[at], kind="stable")]
-    first = heaviest(at, values)
+    first = select_heaviest(at, values)
     assert first.tolist() == full[:5].tolist()
-    order = Order(at, values, first)
+    order = WeightOrder(at, values, first)
     assert [order.rank_of(int(one)) for one in full] == list(range(len(full)))

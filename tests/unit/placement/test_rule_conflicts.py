@@ -8,21 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.placement.rule_conflicts import HardGroups, concerned_vm, contradictions
-from outlive.placement.rules import Demands
-from outlive.resources import AffinityRule
-from outlive.resources.policies import NOWHERE
+from outlive.placement import HardGroups, VmConstraints, concerned_vm, find_contradictions
+from outlive.resources import NOWHERE, AffinityRule
 from outlive.resources.reasons import RuleConflict, render
 
 HOSTS = ("h1", "h2", "h3")
 ZONES = {"h1": "a", "h2": "a", "h3": "b"}
 
 
-def vm(name: str, *rules: str, hosts: tuple[str, ...] = (), zone: str = "") -> Demands:
+def vm(name: str, *rules: str, hosts: tuple[str, ...] = (), zone: str = "") -> VmConstraints:
     """A rule is ``+group`` for affinity, ``-group`` for anti-affinity, ``~group`` for a soft one."""
     policies = {"+": "affinity", "-": "anti-affinity", "~": "soft-anti-affinity"}
     made = tuple(AffinityRule(group=rule[1:], policy=policies[rule[0]]) for rule in rules)  # type: ignore[arg-type]
-    return Demands(id=name, rules=made, host_limit=hosts, zone=zone)
+    return VmConstraints(id=name, rules=made, host_limit=hosts, zone=zone)
 
 
 @pytest.mark.parametrize(
@@ -38,9 +36,9 @@ def vm(name: str, *rules: str, hosts: tuple[str, ...] = (), zone: str = "") -> D
     ],
 )  # fmt: skip
 def test_a_contradiction_is_named_with_its_vms_and_groups_and_a_remedy(
-    vms: list[Demands], code: RuleConflict, words: str
+    vms: list[VmConstraints], code: RuleConflict, words: str
 ) -> None:
-    (found,) = contradictions(vms, ZONES)
+    (found,) = find_contradictions(vms, ZONES)
     assert found.code == code
     assert words in render(found).text
     assert render(found).remedy
@@ -49,16 +47,16 @@ def test_a_contradiction_is_named_with_its_vms_and_groups_and_a_remedy(
 
 def test_soft_rules_contradict_nothing():
     vms = [vm("a", "+x", "~y"), vm("b", "+x", "~y"), vm("c", "~z"), vm("d", "~z"), vm("e", "~z"), vm("f", "~z")]
-    assert contradictions(vms, ZONES) == []
+    assert find_contradictions(vms, ZONES) == []
 
 
 def test_hosts_that_nobody_knows_yet_limit_nobody():
-    assert contradictions([vm(str(number), "-x") for number in range(9)], {}) == []
+    assert find_contradictions([vm(str(number), "-x") for number in range(9)], {}) == []
 
 
 def test_only_vms_that_hard_rules_tie_together_are_looked_at():
     others = [vm("b", "+x", "-y"), vm("c", "-y"), vm("d", "-z"), vm("e", "~x"), vm("f")]
-    assert {one.id for one in HardGroups(others).concerned(vm("a", "+x"))} == {"a", "b", "c"}
+    assert {one.id for one in HardGroups(others).find_tied(vm("a", "+x"))} == {"a", "b", "c"}
 
 
 RULES = ("+x", "+y", "-z", "-w")
@@ -90,7 +88,7 @@ def test_what_is_called_a_contradiction_fits_on_no_hosts(drawn: list[tuple[list[
         )
         for chosen in product(HOSTS, repeat=len(vms))
     )
-    found = contradictions(vms, ZONES)
+    found = find_contradictions(vms, ZONES)
     if fits:
         assert found == []
     elif zoned and all(len(one.rules) == 1 and one.rules[0].policy == "anti-affinity" for one in vms):

@@ -7,41 +7,39 @@ from msgspec.structs import replace
 from tests.support.loops import run
 from tests.support.placement import host, request, slot
 
-from outlive.base.clock import LoopClock
-from outlive.base.random import Random
-from outlive.placement.errors import UnknownPipeline
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.request import SILENT
-from outlive.placement.service import PlacementService
-from outlive.placement.settings import PlacementSettings
-from outlive.placement.shipped import shipped_pipelines
-from outlive.runtime.metrics import Metrics
+from outlive.base import LoopClock, Random
+from outlive.placement import (
+    SILENT,
+    Fleet,
+    PipelineTable,
+    PlacementService,
+    PlacementSettings,
+    UnknownPipeline,
+    shipped_pipelines,
+)
+from outlive.runtime import Metrics
 
 
 def service(metrics: Metrics | None = None, settings: PlacementSettings | None = None) -> PlacementService:
     return PlacementService(Fleet(settings), PipelineTable(), clock=LoopClock(), random=Random(0), metrics=metrics)
 
 
-def test_the_service_follows_hosts_reservations_and_pipelines() -> None:
-    async def story() -> None:
-        placement = service()
-        general = next(p for p in shipped_pipelines() if p.name == "kvm-general-purpose-load-balancing")
-        with pytest.raises(UnknownPipeline):
-            await placement.rank(request())
-        placement.on_pipeline(None, general)
-        placement.on_hypervisor(None, host("a"))
-        placement.on_hypervisor(None, host("b"))
-        placement.on_reservation(None, slot("s", on="b", cpu="15"))
-        assert (await placement.rank(request())).hosts == ("a",)
-        placement.on_reservation(slot("s", on="b"), None)
-        placement.on_hypervisor(host("a"), None)
-        assert (await placement.rank(request())).hosts == ("b",)
-        placement.on_pipeline(general, None)
-        with pytest.raises(UnknownPipeline):
-            await placement.rank(request())
-
-    run(story())
+async def test_the_service_follows_hosts_reservations_and_pipelines() -> None:
+    placement = service()
+    general = next(p for p in shipped_pipelines() if p.name == "kvm-general-purpose-load-balancing")
+    with pytest.raises(UnknownPipeline):
+        await placement.rank(request())
+    placement.on_pipeline(None, general)
+    placement.on_hypervisor(None, host("a"))
+    placement.on_hypervisor(None, host("b"))
+    placement.on_reservation(None, slot("s", on="b", cpu="15"))
+    assert (await placement.rank(request())).hosts == ("a",)
+    placement.on_reservation(slot("s", on="b"), None)
+    placement.on_hypervisor(host("a"), None)
+    assert (await placement.rank(request())).hosts == ("b",)
+    placement.on_pipeline(general, None)
+    with pytest.raises(UnknownPipeline):
+        await placement.rank(request())
 
 
 def test_runs_are_counted_by_pipeline_and_step() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.plain_placement import tie_key
 
-from outlive.placement.ranking import best_first, host_hashes, tie_keys
+from outlive.placement import best_first, host_hashes, tie_keys
 
 SCORES = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-15, 1.0 + 3e-16, -1.0, 5e-324, 1e300, -1e300, 0.3, 0.1 + 0.2])
 

@@ -1,4 +1,4 @@
-"""Answers are told to whoever keeps account of commitments; a VM counts once, wherever it is."""
+"""The account of commitments gets all answers; a VM counts once, wherever it is."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from msgspec.structs import replace
 from tests.support.loops import run
 from tests.support.placement import commitment, fleet_of, host, in_flight, instances, request
 
-from outlive.base.clock import LoopClock
-from outlive.base.random import Random
-from outlive.placement.external import decode_request, encode_request
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.ranking import Ranking
-from outlive.placement.request import SILENT
-from outlive.placement.service import PlacementService
-from outlive.placement.settings import PlacementSettings
-from outlive.placement.tracker import Outcome, PlacementTracker
+from outlive.base import LoopClock, Random
+from outlive.placement import (
+    SILENT,
+    Fleet,
+    PipelineTable,
+    PlacementService,
+    PlacementSettings,
+    PlacementTracker,
+    Ranking,
+    TrackingOutcome,
+    decode_request,
+    encode_request,
+)
 from outlive.resources import Hypervisor, InFlightSpec, Reservation
-from outlive.runtime.metrics import Metrics
+from outlive.runtime import Metrics
 
 GIB = 2**30
 
@@ -30,18 +33,18 @@ GIB = 2**30
 class Account:
     """Remembers what it was told."""
 
-    def __init__(self, outcome: Outcome | None) -> None:
+    def __init__(self, outcome: TrackingOutcome | None) -> None:
         self.told: list[tuple[str, str, tuple[str, ...]]] = []
         self._outcome = outcome
 
-    def track(self, ranking: Ranking, hosts: Sequence[str]) -> Outcome | None:
+    def track(self, ranking: Ranking, hosts: Sequence[str]) -> TrackingOutcome | None:
         asked = ranking.run.request
         self.told.append((asked.resource_id, asked.caller_project or asked.project, tuple(hosts)))
         return self._outcome
 
 
 class Broken:
-    def track(self, ranking: Ranking, hosts: Sequence[str]) -> Outcome | None:
+    def track(self, ranking: Ranking, hosts: Sequence[str]) -> TrackingOutcome | None:
         raise LookupError("no such slot")
 
 
@@ -52,7 +55,7 @@ def answered(tracker: PlacementTracker, *, gate: bool = True) -> str:
     async def story() -> None:
         settings = PlacementSettings(committed_resource_tracking=gate)
         service = PlacementService(
-            Fleet(settings), PipelineTable.shipped(), clock=LoopClock(), random=Random(0), metrics=metrics
+            Fleet(settings), PipelineTable.with_shipped(), clock=LoopClock(), random=Random(0), metrics=metrics
         )
         service.tracker = tracker
         service.fleet.upsert_host(host("a"))
@@ -66,7 +69,7 @@ def answered(tracker: PlacementTracker, *, gate: bool = True) -> str:
 
 
 def test_each_answer_that_may_use_a_slot_is_told() -> None:
-    account = Account(Outcome("g", "slot_used"))
+    account = Account(TrackingOutcome("g", "slot_used"))
     text = answered(account)
     assert account.told == [("vm-1", "q", ("a",)), ("vm-2", "p", ())]
     assert 'outlive_nova_placement_total{cr_slot="slot_used",flavor_group="g",intent="unknown"} 1.0' in text
@@ -78,7 +81,7 @@ def test_a_flavor_in_no_group_is_not_counted() -> None:
 
 
 def test_nobody_is_told_unless_it_is_switched_on() -> None:
-    account = Account(Outcome("g", "slot_used"))
+    account = Account(TrackingOutcome("g", "slot_used"))
     assert 'outlive_nova_placement_total{cr_slot="no_cr"' in answered(account, gate=False)
     assert account.told == []
 
@@ -97,7 +100,7 @@ def test_the_project_that_calls_is_read_where_it_is_another_one() -> None:
 
 def free(fleet: Fleet, name: str = "h1") -> tuple[int, int]:
     """Whole cores and GiB that are free on a host."""
-    cpu, memory = fleet.free()[fleet.index[name]].tolist()
+    cpu, memory = fleet.free_amounts()[fleet.index[name]].tolist()
     return cpu // 1000, memory // GIB
 
 
@@ -126,7 +129,7 @@ def test_a_vm_in_flight_that_its_host_reports_counts_once() -> None:
     assert free(fleet) == (0, 0)
     fleet.upsert_host(host(instances=instances("v"), allocation={"cpu": "16", "memory": "64Gi"}))
     assert free(fleet) == (0, 0)
-    assert fleet.overbooked("h1") == {}
+    assert fleet.overbooked_amounts("h1") == {}
     fleet.upsert_host(host())
     assert free(fleet) == (0, 0)
 

@@ -7,22 +7,36 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.loops import run
 from tests.support.placement import request
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import BadInput
-from outlive.base.random import Random
-from outlive.placement.engine import Engine
-from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable, admit, build, parameters
-from outlive.placement.ranking import Ranking
-from outlive.placement.records import Records
-from outlive.placement.service import PlacementService
-from outlive.placement.shipped import VMWARE_GENERAL_PURPOSE
-from outlive.placement.vmware import AvoidLongTermContention, SpreadNoisyProjects, VmwareBinPack, min_max_scale
-from outlive.resources import Condition, Knowledge, KnowledgeRaw, KnowledgeStatus, ObjectMeta, Parameter, Pipeline
-from outlive.resources.pipelines import PipelineSpec, Step
+from outlive.base import BadInput, LoopClock, Random
+from outlive.placement import (
+    VMWARE_GENERAL_PURPOSE,
+    AvoidLongTermContention,
+    Engine,
+    Fleet,
+    KnowledgeRecords,
+    PipelineTable,
+    PlacementService,
+    Ranking,
+    SpreadNoisyProjects,
+    VmwareBinPack,
+    admit,
+    build,
+    decode_parameters,
+    min_max_scale,
+)
+from outlive.resources import (
+    Condition,
+    Knowledge,
+    KnowledgeRaw,
+    KnowledgeStatus,
+    ObjectMeta,
+    Parameter,
+    Pipeline,
+    PipelineSpec,
+    StepSpec,
+)
 
 
 def knowledge(name: str, *features: dict[str, Any], ready: bool = True) -> Knowledge:
@@ -56,7 +70,7 @@ NOISE = {
 }  # fmt: skip
 
 
-def step(name: str, values: dict[str, Any]) -> Step:
+def step(name: str, values: dict[str, Any]) -> StepSpec:
     def parameter(key: str, value: Any) -> Parameter:
         return (
             Parameter(key=key, float_map_value=value)
@@ -64,7 +78,7 @@ def step(name: str, values: dict[str, Any]) -> Step:
             else Parameter(key=key, float_value=value)
         )
 
-    return Step(name=name, params=tuple(parameter(key, value) for key, value in values.items()))
+    return StepSpec(name=name, params=tuple(parameter(key, value) for key, value in values.items()))
 
 
 def scores(name: str, values: dict[str, Any], *known: Knowledge, **fields: Any) -> dict[str, float]:
@@ -72,11 +86,11 @@ def scores(name: str, values: dict[str, Any], *known: Knowledge, **fields: Any) 
     fleet = Fleet()
     for one in known:
         fleet.records.upsert(one)
-    table = PipelineTable(fleet.records.usable)
+    table = PipelineTable(fleet.records.usable_names)
     table.put(Pipeline(metadata=ObjectMeta(name="p"), spec=PipelineSpec(weighers=(step(name, values),))))
     ranking = Engine(fleet, table).rank(request(pipeline="p", hosts=["a", "b", "c"], **fields))
     trace = ranking.traces[0]
-    return dict(zip(ranking.names(trace.kept.nonzero()[0]), trace.activations().tolist(), strict=True))
+    return dict(zip(ranking.names_at(trace.kept.nonzero()[0]), trace.get_activations().tolist(), strict=True))
 
 
 def test_bin_packing_counts_what_can_be_allocated() -> None:
@@ -130,7 +144,7 @@ def test_only_the_own_project_is_noisy() -> None:
 )
 def test_bounds_of_a_pair_differ(kind: Any, values: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        parameters(step(kind.name, values), kind)
+        decode_parameters(step(kind.name, values), kind)
 
 
 @given(*[st.floats(-100, 100)] * 5)
@@ -147,32 +161,29 @@ def test_scaled_values_stay_in_their_range(
             assert min_max_scale(high, low, high, low_to, high_to) == pytest.approx(high_to)
 
 
-def test_steps_come_and_go_with_their_records() -> None:
-    async def story() -> None:
-        fleet = Fleet()
-        service = PlacementService(
-            fleet, PipelineTable.shipped(fleet.records.usable), clock=LoopClock(), random=Random(0)
-        )
+async def test_steps_come_and_go_with_their_records() -> None:
+    fleet = Fleet()
+    service = PlacementService(
+        fleet, PipelineTable.with_shipped(fleet.records.usable_names), clock=LoopClock(), random=Random(0)
+    )
 
-        async def steps() -> list[str]:
-            ranking: Ranking = await service.rank(request(pipeline=VMWARE_GENERAL_PURPOSE, hosts=["a", "b"]))
-            return [trace.name for trace in ranking.traces]
+    async def steps() -> list[str]:
+        ranking: Ranking = await service.rank(request(pipeline=VMWARE_GENERAL_PURPOSE, hosts=["a", "b"]))
+        return [trace.name for trace in ranking.traces]
 
-        assert await steps() == []
-        service.on_knowledge(None, UTILIZATION)
-        assert await steps() == ["vmware_binpack"]
-        unready = knowledge("host-utilization", *UTILIZATION.status.raw.features, ready=False)
-        service.on_knowledge(UTILIZATION, unready)
-        assert await steps() == []
-        service.on_knowledge(unready, UTILIZATION)
-        assert await steps() == ["vmware_binpack"]
-        service.on_knowledge(UTILIZATION, None)
-        assert await steps() == []
-        service.on_knowledge(None, knowledge("host-utilization"))
-        service.on_knowledge(None, knowledge("of-somebody-else", {"x": 1}))
-        assert await steps() == []
-
-    run(story())
+    assert await steps() == []
+    service.on_knowledge(None, UTILIZATION)
+    assert await steps() == ["vmware_binpack"]
+    unready = knowledge("host-utilization", *UTILIZATION.status.raw.features, ready=False)
+    service.on_knowledge(UTILIZATION, unready)
+    assert await steps() == []
+    service.on_knowledge(unready, UTILIZATION)
+    assert await steps() == ["vmware_binpack"]
+    service.on_knowledge(UTILIZATION, None)
+    assert await steps() == []
+    service.on_knowledge(None, knowledge("host-utilization"))
+    service.on_knowledge(None, knowledge("of-somebody-else", {"x": 1}))
+    assert await steps() == []
 
 
 def test_missing_records_refuse_no_pipeline() -> None:
@@ -180,5 +191,5 @@ def test_missing_records_refuse_no_pipeline() -> None:
         metadata=ObjectMeta(name="p"), spec=PipelineSpec(weighers=(step("vmware_anti_affinity_noisy_projects", NOISE),))
     )
     assert admit(pipeline).errors == ()
-    (error,) = build(pipeline, Records().usable()).dropped
+    (error,) = build(pipeline, KnowledgeRecords().usable_names()).dropped
     assert "Knowledge/vmware-project-noisiness is missing, not ready or empty" in error

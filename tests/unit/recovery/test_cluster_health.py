@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outlive.node.liveness import HostLife, HostLiveness, VmLife
-from outlive.recovery.cluster_health import (
+from outlive.node import HostLife, HostLiveness, VmLife
+from outlive.recovery import (
     WEIGHTS,
     HealthIssue,
     count_issues,
@@ -14,9 +14,19 @@ from outlive.recovery.cluster_health import (
     judge_health,
     view_coverage,
 )
-from outlive.resources import Coverage, CoverageStatus, CoveredBy, Hypervisor, MemberRecord, Membership, ObjectMeta
-from outlive.resources.hosts import FencingSpec, HypervisorSpec, HypervisorStatus
-from outlive.resources.memberships import GuardRecord
+from outlive.resources import (
+    Coverage,
+    CoverageStatus,
+    CoveredBy,
+    FencingSpec,
+    GuardRecord,
+    Hypervisor,
+    HypervisorSpec,
+    HypervisorStatus,
+    MemberRecord,
+    Membership,
+    ObjectMeta,
+)
 
 NOW = 1_800_000_000.0
 
@@ -103,6 +113,6 @@ def test_what_lies_on_a_host_that_nobody_hears_of_is_not_called_covered() -> Non
 
 
 def test_the_manual_has_the_weights() -> None:
-    page = (Path(__file__).parents[3] / "docs/operating/observing.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/how-to/observing.md").read_text()
     for issue, weight in WEIGHTS.items():
         assert f"| {issue} | {weight.each} | {weight.most} |" in page

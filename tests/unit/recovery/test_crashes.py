@@ -8,9 +8,9 @@ import pytest
 from tests.support.loops import run
 from tests.support.recovery import RecoveryCloud
 
-from outlive.base.errors import Unavailable, Unknown
+from outlive.base import Unavailable, Unknown
 from outlive.resources import ObjectRef, R, Reservation
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.runtime import OrderedTaskGroup
 from outlive.store import Store
 
 VMS = ("a", "b", "c", "d")
@@ -79,7 +79,7 @@ async def _killed_at(at: int, *, applied: bool) -> bool:
     cloud = RecoveryCloud(wrap=wrap)
     claims: dict[tuple[str, str], int] = {}
     async with OrderedTaskGroup() as group:
-        hosts = group.create_task(cloud.live(), name="hosts")
+        hosts = group.create_task(cloud.run(), name="hosts")
         await prepared(cloud)
         first = group.create_task(cloud.manager().run(), name="recovery 1")
         await cloud.clock.sleep(5)
@@ -121,49 +121,3 @@ async def _as_it_should_be(cloud: RecoveryCloud) -> None:
         assert mine == ([where.slot.name] if where.slot is not None else [])
     slots = {one.name: one.status.host for one in (await cloud.memory.list(Reservation)).items}
     assert all(slots[slot] in cloud.running[vm] for slot, vm in consumers.items())
-
-
-def test_every_error_of_the_store_is_survived() -> None:
-    """A store that loses the answer of every third write, applied or not, changes nothing but the time."""
-
-    class Lossy(Interrupted):
-        async def _write(self, call: Any, obj: R) -> R:
-            self._dead[0] += 1
-            if self._dead[0] % 3 == 0:
-                raise Unknown("lost, not applied")
-            written: R = await call(obj)
-            if self._dead[0] % 3 == 1:
-                raise Unknown("lost, applied")
-            return written
-
-    async def main() -> None:
-        cloud = RecoveryCloud(wrap=lambda store: Lossy(store, 0, applied=False, dead=[0]))  # type: ignore[return-value]
-        async with OrderedTaskGroup() as group:
-            hosts = group.create_task(cloud.live(), name="hosts")
-            await prepared(cloud)
-            recovery = group.create_task(cloud.manager().run(), name="recovery")
-            await cloud.clock.sleep(5)
-            await cloud.die("h1", "h2")
-            await cloud.clock.sleep(30)
-            await _as_it_should_be(cloud)
-            hosts.cancel()
-            recovery.cancel()
-
-    run(main())
-
-
-def test_two_leaders_at_once_send_every_vm_to_one_place() -> None:
-    async def main() -> None:
-        cloud = RecoveryCloud()
-        async with OrderedTaskGroup() as group:
-            tasks = [group.create_task(cloud.live(), name="hosts")]
-            await prepared(cloud)
-            tasks += [group.create_task(cloud.manager().run(), name=f"recovery {n}") for n in range(2)]
-            await cloud.clock.sleep(5)
-            await cloud.die("h1", "h2")
-            await cloud.clock.sleep(30)
-            await _as_it_should_be(cloud)
-            for task in tasks:
-                task.cancel()
-
-    run(main())

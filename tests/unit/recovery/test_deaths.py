@@ -7,42 +7,43 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.loops import run
+from tests.support.loops import run, running
 from tests.support.recovery import RecoveryCloud
 
-from outlive.base.clock import LoopClock, as_datetime, as_instant
-from outlive.base.errors import Refused
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.recovery.deaths import (
+from outlive.base import LoopClock, Random, Refused, SeededIds, as_datetime, as_instant
+from outlive.recovery import (
+    ActionKind,
     Death,
     FlapView,
+    RecoveryAction,
     death_of,
+    enter_dropped,
+    enter_held,
     failures_of,
     find_died_together,
+    is_held_so,
     release_host,
     update_quarantine,
 )
-from outlive.recovery.model import Action, ActionKind
-from outlive.recovery.states import dropped, held, is_held_so
 from outlive.resources import (
+    DEFAULT_LIMITS,
     Cluster,
     FencingPolicy,
     Holder,
+    HostDeath,
+    HostFailure,
     Hypervisor,
     MemberRecord,
     Membership,
     ObjectMeta,
     Proof,
+    Quarantine,
     Recovery,
+    RecoveryPhase,
     VirtualMachine,
 )
-from outlive.resources.hosts import HostDeath, Quarantine
-from outlive.resources.policies import DEFAULT_LIMITS
-from outlive.resources.reasons import HoldReason, reason
-from outlive.resources.vms import HostFailure, RecoveryPhase
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store.memory import MemoryStore
+from outlive.resources.reasons import HoldReason, make_reason
+from outlive.store import MemoryStore
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 
@@ -186,29 +187,24 @@ def test_host_that_is_condemned_or_silent_is_dying() -> None:
     assert death_of("h", member().record) == Death("h", NOW)
 
 
-def test_host_takes_no_vm_in_quarantine_and_is_let_out_by_a_command() -> None:
+async def test_host_takes_no_vm_in_quarantine_and_is_let_out_by_a_command() -> None:
     found = host(quarantine=QUARANTINE)
-    assert found.closed() == "is in quarantine: it died 3 times"
-
-    async def story() -> None:
-        clock = LoopClock()
-        store = MemoryStore(clock, SeededIds(Random(1)))
-        made = await store.create(found)
-        await store.replace_status(msgspec.structs.replace(made, status=found.status))
-        assert await release_host(store, clock, "h1", word="w") == "h1 is let out of its quarantine"
-        assert (await store.get(Hypervisor, "h1")).spec.quarantine_release == "w"
-        await store.create(msgspec.structs.replace(host(), metadata=ObjectMeta(name="h2")))
-        with pytest.raises(Refused, match="h2 is not in quarantine"):
-            await release_host(store, clock, "h2", word="w")
-
-    run(story())
+    assert found.closed_reason() == "is in quarantine: it died 3 times"
+    clock = LoopClock()
+    store = MemoryStore(clock, SeededIds(Random(1)))
+    made = await store.create(found)
+    await store.replace_status(msgspec.structs.replace(made, status=found.status))
+    assert await release_host(store, clock, "h1", word="w") == "h1 is let out of its quarantine"
+    assert (await store.get(Hypervisor, "h1")).spec.quarantine_release == "w"
+    await store.create(msgspec.structs.replace(host(), metadata=ObjectMeta(name="h2")))
+    with pytest.raises(Refused, match="h2 is not in quarantine"):
+        await release_host(store, clock, "h2", word="w")
 
 
 def test_no_more_than_half_of_the_hosts_come_into_quarantine_also_at_one_look() -> None:
     async def story() -> list[str]:
         cloud = RecoveryCloud()
-        async with OrderedTaskGroup() as group:
-            tasks = [group.create_task(cloud.live(), name="hosts")]
+        async with running(cloud):
             await cloud.cluster(fencing=FencingPolicy(flap_deaths=0))
             await cloud.hosts("h1", "h2", "h3", "h4", management="node")
             for name in ("h1", "h2", "h3", "h4"):
@@ -216,14 +212,12 @@ def test_no_more_than_half_of_the_hosts_come_into_quarantine_also_at_one_look() 
                 death = HostDeath(at=as_datetime(cloud.clock.now()), uid="u", epoch=0, proof="power", counts=True)
                 status = msgspec.structs.replace(found.status, deaths=(death,))
                 await cloud.memory.replace_status(msgspec.structs.replace(found, status=status))
-            tasks.append(group.create_task(cloud.manager().run(), name="recovery"))
-            await cloud.clock.sleep(10)
-            cluster = await cloud.memory.get(Cluster, "default")
-            spec = msgspec.structs.replace(cluster.spec, fencing=FencingPolicy(flap_deaths=1))
-            await cloud.memory.replace(msgspec.structs.replace(cluster, spec=spec))
-            await cloud.clock.sleep(30)
-            for task in tasks:
-                task.cancel()
+            async with running(cloud.manager()):
+                await cloud.clock.sleep(10)
+                cluster = await cloud.memory.get(Cluster, "default")
+                spec = msgspec.structs.replace(cluster.spec, fencing=FencingPolicy(flap_deaths=1))
+                await cloud.memory.replace(msgspec.structs.replace(cluster, spec=spec))
+                await cloud.clock.sleep(30)
         return [one.name for one in (await cloud.memory.list(Hypervisor)).items if one.status.quarantine is not None]
 
     assert len(run(story())) == 2
@@ -245,18 +239,18 @@ def vm_that_waits(*failures: HostFailure) -> VirtualMachine:
     return msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, recovery=record))
 
 
-HOLD = Action(
+HOLD = RecoveryAction(
     vm="vm-1",
     kind=ActionKind.HOLD,
     fence="f",
-    reason=reason(HoldReason.BRINGS_DOWN_HOSTS, hosts=("h1", "h2"), name="vm-1"),
+    reason=make_reason(HoldReason.BRINGS_DOWN_HOSTS, hosts=("h1", "h2"), name="vm-1"),
 )
 
 
 class TestRecord:
     def test_wait_keeps_the_hosts_that_died_and_is_written_again_when_they_are_others(self) -> None:
         vm, failed = vm_that_waits(failure()), (failure(), failure("h2"))
-        record = held(vm, HOLD, NOW, failures=failed)
+        record = enter_held(vm, HOLD, NOW, failures=failed)
         assert record.host_failures == failed
         assert is_held_so(record, HOLD, failed)
         assert not is_held_so(record, HOLD, failed[:1])
@@ -264,8 +258,8 @@ class TestRecord:
     def test_vm_that_a_person_stops_while_it_waits_begins_to_count_anew(self) -> None:
         vm = vm_that_waits(failure(), failure("h2"))
         stopped = msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, power_state="stopped"))
-        assert dropped(vm, HOLD, (), NOW).host_failures == (failure(), failure("h2"))
-        assert dropped(stopped, HOLD, (), NOW).host_failures == ()
+        assert enter_dropped(vm, HOLD, (), NOW).host_failures == (failure(), failure("h2"))
+        assert enter_dropped(stopped, HOLD, (), NOW).host_failures == ()
 
 
 def test_times_that_a_host_wrote_without_a_zone_end_no_look_of_recovery() -> None:

@@ -6,16 +6,21 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Refused
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.recovery.descheduling import OwnVmMoves
-from outlive.resources import Assigned, Migration, ObjectMeta, VirtualMachine, VirtualMachineSpec, VirtualMachineStatus
-from outlive.resources.vms import Answer, MigrationPhase, Request
-from outlive.store.memory import MemoryStore
+from outlive.base import LoopClock, Random, Refused, SeededIds
+from outlive.recovery import OwnVmMoves
+from outlive.resources import (
+    Answer,
+    Assigned,
+    Migration,
+    MigrationPhase,
+    ObjectMeta,
+    Request,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+)
+from outlive.store import MemoryStore
 
 
 async def world(**status: Any) -> tuple[MemoryStore, OwnVmMoves]:
@@ -33,23 +38,20 @@ async def states(moves: OwnVmMoves, request: str = "r") -> tuple[str, str, str]:
     return found.host, found.state, found.refusal
 
 
-def test_a_running_vm_is_asked_to_move_live_and_only_once() -> None:
-    async def story() -> None:
-        store, moves = await world()
-        assert await states(moves) == ("a", "ACTIVE", "")
-        await moves.migrate("v", "r")
-        kept = await store.get(VirtualMachine, "v")
-        assert kept.spec.request == Request(id="r", verb="migrate", force_live=True)
-        assert (await states(moves))[1] == "MIGRATING"
-        await moves.migrate("v", "r")
-        assert (await store.get(VirtualMachine, "v")).metadata.resource_version == kept.metadata.resource_version
-        with pytest.raises(Refused):
-            await moves.migrate("v", "other")
-        assert await moves.moves("v") == ()
-        assert await moves.locate("nobody", "r") is None
-        await moves.migrate("nobody", "r")
-
-    run(story())
+async def test_a_running_vm_is_asked_to_move_live_and_only_once() -> None:
+    store, moves = await world()
+    assert await states(moves) == ("a", "ACTIVE", "")
+    await moves.migrate("v", "r")
+    kept = await store.get(VirtualMachine, "v")
+    assert kept.spec.request == Request(id="r", verb="migrate", force_live=True)
+    assert (await states(moves))[1] == "MIGRATING"
+    await moves.migrate("v", "r")
+    assert (await store.get(VirtualMachine, "v")).metadata.resource_version == kept.metadata.resource_version
+    with pytest.raises(Refused):
+        await moves.migrate("v", "other")
+    assert await moves.list_moves("v") == ()
+    assert await moves.locate("nobody", "r") is None
+    await moves.migrate("nobody", "r")
 
 
 @pytest.mark.parametrize(
@@ -69,9 +71,6 @@ def test_a_running_vm_is_asked_to_move_live_and_only_once() -> None:
         ({"migration": Migration(id="m", source="a", target="b")}, "MIGRATING", ""),
     ],
 )  # fmt: skip
-def test_what_its_host_said_is_seen(status: dict[str, Any], state: str, refusal: str) -> None:
-    async def story() -> None:
-        _, moves = await world(**status)
-        assert await states(moves) == ("a", state, refusal)
-
-    run(story())
+async def test_what_its_host_said_is_seen(status: dict[str, Any], state: str, refusal: str) -> None:
+    _, moves = await world(**status)
+    assert await states(moves) == ("a", state, refusal)

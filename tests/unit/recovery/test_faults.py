@@ -1,14 +1,13 @@
-"""Faults stand as long as what they say is so, whoever leads."""
+"""Faults stay active as long as what they say is so, also when the leader changes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
-from tests.support.loops import run
 from tests.support.recovery import GIB, RecoveryCloud
 
-from outlive.recovery.faults import RecoveryFaults, active_faults
+from outlive.recovery import RecoveryFaults, active_faults
 from outlive.resources import (
     Amounts,
     Assigned,
@@ -20,8 +19,8 @@ from outlive.resources import (
     VirtualMachineSpec,
     VirtualMachineStatus,
 )
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.faults import FaultRecorder
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import FaultRecorder
 
 _replace = msgspec.structs.replace
 
@@ -99,10 +98,10 @@ async def _listed(cloud: RecoveryCloud) -> Any:
         yield one
 
 
-def test_what_one_leader_raised_the_next_one_ends() -> None:
+async def test_what_one_leader_raised_the_next_one_ends() -> None:
     from tests.support.field_writers import WriterStore
 
-    from outlive.recovery.informers import RecoveryInformers
+    from outlive.recovery import RecoveryInformers
 
     class Nobody:
         """No memberships."""
@@ -129,20 +128,17 @@ def test_what_one_leader_raised_the_next_one_ends() -> None:
         def subscribe(self, *_changed: Any, **_how: Any) -> None:
             """Nothing changes."""
 
-    async def story() -> tuple[set[str], set[str]]:
-        cloud = RecoveryCloud()
-        store = WriterStore(cloud.memory, writer="recovery")
+    cloud = RecoveryCloud()
+    store = WriterStore(cloud.memory, writer="recovery")
 
-        def leader(phase: str) -> RecoveryFaults:
-            informers: Any = Caches([vm("a", "h1", 1, phase=phase, reason="broken")])
-            informers.hypervisors = Caches([])
-            seen: RecoveryInformers = informers
-            recorder = FaultRecorder(store, cloud.clock, "recovery")
-            return RecoveryFaults(seen, recorder, cloud.events, cloud.clock, lacks_coordinator=lambda: False)
+    def leader(phase: str) -> RecoveryFaults:
+        informers: Any = Caches([vm("a", "h1", 1, phase=phase, reason="broken")])
+        informers.hypervisors = Caches([])
+        seen: RecoveryInformers = informers
+        recorder = FaultRecorder(store, cloud.clock, "recovery")
+        return RecoveryFaults(seen, recorder, cloud.events, cloud.clock, lacks_coordinator=lambda: False)
 
-        await leader("fail").record()
-        first = await open_faults(cloud)
-        await leader("start").record()
-        return first, await open_faults(cloud)
-
-    assert run(story()) == ({"vm-failed.a"}, set())
+    await leader("fail").record()
+    first = await open_faults(cloud)
+    await leader("start").record()
+    assert (first, await open_faults(cloud)) == ({"vm-failed.a"}, set())

@@ -7,13 +7,10 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from outlive.base.errors import IllegalTransition
-from outlive.base.transitions import follow
-from outlive.recovery.model import Action, ActionKind
-from outlive.recovery.states import PHASES, assigned, recovered
-from outlive.resources import Assigned, ObjectMeta, Recovery, VirtualMachine
-from outlive.resources.reasons import PlanReason, reason
-from outlive.resources.vms import RecoveryPhase
+from outlive.base import IllegalTransition, follow
+from outlive.recovery import PHASES, ActionKind, RecoveryAction, enter_assigned, enter_recovered
+from outlive.resources import Assigned, ObjectMeta, Recovery, RecoveryPhase, VirtualMachine
+from outlive.resources.reasons import PlanReason, make_reason
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 _replace = msgspec.structs.replace
@@ -21,14 +18,16 @@ _replace = msgspec.structs.replace
 
 def sent(vm: VirtualMachine, code: PlanReason, host: str, slot: str = "") -> VirtualMachine:
     fields = {"host": host, "slot": slot, "slots": "none"}
-    action = Action(vm=vm.name, kind=ActionKind.PLACE, host=host, slot=slot, fence="f", reason=reason(code, **fields))
-    record = assigned(vm, action, (), AT, forgiven=False)
+    action = RecoveryAction(
+        vm=vm.name, kind=ActionKind.PLACE, host=host, slot=slot, fence="f", reason=make_reason(code, **fields)
+    )
+    record = enter_assigned(vm, action, (), AT, forgiven=False)
     return _replace(vm, status=_replace(vm.status, recovery=record, assigned=Assigned(hypervisor=host, fence="f")))
 
 
 def seen_running(vm: VirtualMachine, host: str) -> Recovery:
-    why = reason(PlanReason.RUNNING, host=host)
-    return recovered(vm, Action(vm=vm.name, kind=ActionKind.DONE, host=host, fence="f", reason=why), AT)
+    why = make_reason(PlanReason.RUNNING, host=host)
+    return enter_recovered(vm, RecoveryAction(vm=vm.name, kind=ActionKind.DONE, host=host, fence="f", reason=why), AT)
 
 
 @pytest.mark.parametrize(

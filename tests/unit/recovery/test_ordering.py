@@ -6,18 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.node.vm.start_order import circles
-from outlive.recovery.model import (
-    Action,
+from outlive.node.vm import find_cycle
+from outlive.recovery import (
     ActionKind,
     AffectedVm,
     HolderState,
     HostHealth,
     HostState,
+    RecoveryAction,
     RecoveryView,
     SlotState,
+    order_restarts,
+    plan_recovery,
 )
-from outlive.recovery.plan import ordered, plan_recovery
 
 HOSTS = (HostState(name="h1"), HostState(name="h2"), HostState(name="dead", health=HostHealth.DEAD))
 
@@ -27,14 +28,14 @@ def vm(name: str, *after: str, priority: int = 0, memory: int = 4) -> AffectedVm
 
 
 def names(*vms: AffectedVm) -> list[str]:
-    return [one.id for one in ordered(vms)]
+    return [one.id for one in order_restarts(vms)]
 
 
-def test_whoever_others_start_after_comes_before_them() -> None:
+def test_a_vm_that_others_start_after_comes_before_them() -> None:
     assert names(vm("a", "b"), vm("b", "c"), vm("c"), vm("d")) == ["c", "b", "a", "d"]
 
 
-def test_whoever_an_important_vm_starts_after_is_as_important() -> None:
+def test_a_vm_that_an_important_vm_starts_after_is_as_important() -> None:
     assert names(vm("page", "database", priority=9), vm("database"), vm("other", priority=5)) == [
         "database",
         "page",
@@ -66,7 +67,7 @@ def test_everybody_comes_once_and_after_those_that_it_starts_after_unless_they_f
     for one in NAMES:
         for other in after.get(one, ()):
             in_order = found.index(other) <= found.index(one)
-            assert in_order or other in circles(after, one), (one, other, found)
+            assert in_order or other in find_cycle(after, one), (one, other, found)
 
 
 # In the plan
@@ -81,7 +82,7 @@ def slot(name: str, host: str, *members: str) -> SlotState:
     return SlotState(name=name, host=host, members=members, cpu_milli=9, memory_bytes=9)
 
 
-def planned(vms: list[AffectedVm], slots: list[SlotState]) -> dict[str, Action]:
+def planned(vms: list[AffectedVm], slots: list[SlotState]) -> dict[str, RecoveryAction]:
     plan = plan_recovery(RecoveryView(vms=tuple(vms), slots=tuple(slots), hosts=HOSTS))
     return {action.vm: action for action in plan.actions}
 

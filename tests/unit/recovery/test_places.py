@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from outlive.recovery.controller import in_vain, whose_turn
-from outlive.recovery.model import AffectedVm, Free
+from outlive.recovery import AffectedVm, Free, find_unplaceable, select_longest_waiting
 
 GIB = 2**30
 ROOMS = {"small": Free(cpu_milli=1000, memory_bytes=GIB), "large": Free(cpu_milli=8000, memory_bytes=16 * GIB)}
@@ -14,7 +13,7 @@ def vm(name: str, gib: int, *, avoid: tuple[str, ...] = (), host_limit: tuple[st
 
 
 def in_vain_here(*vms: AffectedVm, takes: frozenset[str] = frozenset(ROOMS)) -> frozenset[str]:
-    return in_vain(vms, ROOMS, takes.__contains__)
+    return find_unplaceable(vms, ROOMS, takes.__contains__)
 
 
 def test_vms_that_fit_on_some_host_are_asked_about_and_the_others_are_not() -> None:
@@ -40,12 +39,12 @@ def test_everybody_is_asked_about_before_anybody_is_asked_about_again() -> None:
     asked: dict[str, int] = {}
     turns: list[str] = []
     for _ in range(5):
-        for vm in whose_turn(everybody, asked, 4):
+        for vm in select_longest_waiting(everybody, asked, 4):
             turns.append(vm)
             asked[vm] = len(turns)
     assert turns[:10] == everybody
     assert turns[10:20] == everybody
 
 
-def test_whoever_is_new_is_asked_about_first_in_the_order_of_restart() -> None:
-    assert whose_turn(["important", "old", "new"], {"old": 7}, 2) == ["important", "new"]
+def test_a_new_vm_is_asked_about_first_in_the_order_of_restart() -> None:
+    assert select_longest_waiting(["important", "old", "new"], {"old": 7}, 2) == ["important", "new"]

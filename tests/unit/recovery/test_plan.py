@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.recovery.model import (
-    Action,
+from outlive.recovery import (
     ActionKind,
     AffectedVm,
     Free,
     HolderState,
     HostHealth,
     HostState,
+    RecoveryAction,
     RecoveryPlan,
     RecoveryView,
     SlotState,
+    plan_recovery,
 )
-from outlive.recovery.plan import plan_recovery
 from outlive.resources import Consumer
 from outlive.resources.reasons import HoldReason
 
@@ -46,7 +46,7 @@ def plan(vms: list[AffectedVm], slots: list[SlotState], hosts: tuple[HostState, 
     return plan_recovery(RecoveryView(vms=tuple(vms), slots=tuple(slots), hosts=(*hosts, DEAD), **how))
 
 
-def only(found: RecoveryPlan) -> Action:
+def only(found: RecoveryPlan) -> RecoveryAction:
     (action,) = found.actions
     return action
 
@@ -392,7 +392,7 @@ def test_with_valid_slots_and_no_more_failures_than_slots_everybody_lands_in_a_s
 
 def valid_fleet(k: int, seed: int) -> tuple[dict[str, str], list[SlotState]]:
     """VMs on hosts, each with k slots that satisfy the rules; greedy, by the blocked sets of the specification."""
-    from outlive.base.random import Random
+    from outlive.base import Random
 
     random = Random(seed)
     hosts = [f"h{n}" for n in range(random.randint(k + 2, 9))]
@@ -426,7 +426,7 @@ def valid_fleet(k: int, seed: int) -> tuple[dict[str, str], list[SlotState]]:
     return full, [slot(f"s{n:02}", host, *(m for m in members if m in full)) for n, (host, members) in enumerate(slots)]
 
 
-def test_disarmed_cluster_holds_whoever_lost_its_host_and_lets_living_hosts_start() -> None:
+def test_disarmed_cluster_holds_vms_that_lost_their_host_and_lets_living_hosts_start() -> None:
     found = plan([vm("a")], [slot("s", "h1", "a")], live("h1"), disarmed="freeze")
     assert only(found).kind is ActionKind.HOLD
     assert only(found).reason.code == HoldReason.CLUSTER_DISARMED

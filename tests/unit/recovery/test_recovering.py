@@ -4,358 +4,150 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import pytest
-from tests.support.loops import run
-from tests.support.recovery import RecoveryCloud
+from tests.support.loops import run_by
+from tests.support.recovery import RecoveryCloud, join_before, play
 
-from outlive.failover.calls import Caller
-from outlive.placement.vms import VmView
-from outlive.recovery.act import RecoveryActions
-from outlive.recovery.controller import SEARCHES
-from outlive.recovery.model import Action
-from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta
-from outlive.resources.cluster import Pause
-from outlive.resources.functions import FunctionNeed, VirtualFunction
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.failover import Caller
+from outlive.placement import VmView
+from outlive.recovery import SEARCHES, RecoveryAction, RecoveryActions
+from outlive.resources import Cluster, FunctionNeed, Hypervisor, Membership, ObjectMeta, VirtualFunction
 
-Story = Callable[[RecoveryCloud], Awaitable[None]]
 _replace = msgspec.structs.replace
 
 
-def play(story: Story, **how: Any) -> None:
-    """The story, with hosts and recovery running."""
-
-    async def main() -> None:
-        cloud = RecoveryCloud(**how)
-        async with OrderedTaskGroup() as group:
-            hosts = group.create_task(cloud.live(), name="hosts")
-            recovery = group.create_task(cloud.manager().run(), name="recovery")
-            await story(cloud)
-            hosts.cancel()
-            recovery.cancel()
-
-    run(main())
-
-
-def test_vm_of_a_dead_host_runs_again_in_its_slot() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.hosts("h1", "h2", "h3")
-        await cloud.vm("a", "h1")
-        await cloud.slot("s1", "h2", {"a": "h1"})
-        await cloud.clock.sleep(5)
-        assert await cloud.recovery("a") is None
-        await cloud.die("h1")
-        await cloud.clock.sleep(3)
-        record = await cloud.recovery("a")
-        assert (record.phase, record.slot, record.host, record.promised) == ("recovered", "s1", "h2", True)
-        assert [one.kind for one in record.proofs] == ["power"]
-        assert [one.what for one in record.steps] == ["fenced", "claimed", "assigned", "seen-running"]
-        assert cloud.running["a"] == {"h2"}
-        assert await cloud.consumers() == {"s1": "a"}
-
-    play(story)
+@run_by(play)
+async def test_vm_of_a_dead_host_runs_again_in_its_slot(cloud: RecoveryCloud) -> None:
+    await cloud.hosts("h1", "h2", "h3")
+    await cloud.vm("a", "h1")
+    await cloud.slot("s1", "h2", {"a": "h1"})
+    await cloud.clock.sleep(5)
+    assert await cloud.recovery("a") is None
+    await cloud.die("h1")
+    await cloud.clock.sleep(3)
+    record = await cloud.recovery("a")
+    assert (record.phase, record.slot, record.host, record.promised) == ("recovered", "s1", "h2", True)
+    assert [one.kind for one in record.proofs] == ["power"]
+    assert [one.what for one in record.steps] == ["fenced", "claimed", "assigned", "seen-running"]
+    assert cloud.running["a"] == {"h2"}
+    assert await cloud.consumers() == {"s1": "a"}
 
 
-def test_rejected_vm_takes_its_next_slot_and_gives_the_first_back() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.hosts("h1", "h2", "h3")
-        await cloud.vm("a", "h1")
-        await cloud.slot("s1", "h2", {"a": "h1"})
-        await cloud.slot("s2", "h3", {"a": "h1"})
-        cloud.refuses["h2"] = "the disk is locked"
-        await cloud.clock.sleep(5)
-        await cloud.die("h1")
-        await cloud.clock.sleep(5)
-        record = await cloud.recovery("a")
-        assert (record.phase, record.slot, record.host) == ("recovered", "s2", "h3")
-        assert [(one.hypervisor, one.message) for one in record.rejected] == [("h2", "the disk is locked")]
-        assert await cloud.consumers() == {"s2": "a"}
-
-    play(story)
-
-
-def test_slot_on_a_host_in_maintenance_is_passed_over_and_the_reason_is_recorded() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.hosts("h1", "h3", "h4", cpu=1_000)
-        await cloud.hosts("h2", maintenance="manual")
-        await cloud.vm("a", "h1")
-        await cloud.vm("b", "h1")
-        await cloud.slot("s1", "h2", {"a": "h1"})
-        await cloud.slot("s2", "h3", {"a": "h1"})
-        await cloud.slot("s3", "h2", {"b": "h1"})
-        await cloud.clock.sleep(5)
-        await cloud.die("h1")
-        await cloud.clock.sleep(5)
-        record = await cloud.recovery("a")
-        assert (record.phase, record.slot, record.host) == ("recovered", "s2", "h3")
-        held = await cloud.recovery("b")
-        assert (held.phase, "h2 is in maintenance (manual)" in held.message) == ("held", True), held
-
-    play(story)
+@run_by(play)
+async def test_slot_on_a_host_in_maintenance_is_passed_over_and_the_reason_is_recorded(cloud: RecoveryCloud) -> None:
+    await cloud.hosts("h1", "h3", "h4", cpu=1_000)
+    await cloud.hosts("h2", maintenance="manual")
+    await cloud.vm("a", "h1")
+    await cloud.vm("b", "h1")
+    await cloud.slot("s1", "h2", {"a": "h1"})
+    await cloud.slot("s2", "h3", {"a": "h1"})
+    await cloud.slot("s3", "h2", {"b": "h1"})
+    await cloud.clock.sleep(5)
+    await cloud.die("h1")
+    await cloud.clock.sleep(5)
+    record = await cloud.recovery("a")
+    assert (record.phase, record.slot, record.host) == ("recovered", "s2", "h3")
+    held = await cloud.recovery("b")
+    assert (held.phase, "h2 is in maintenance (manual)" in held.message) == ("held", True), held
 
 
-def test_target_that_neither_starts_nor_refuses_is_given_up_after_its_time() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.hosts("h1", "h2", "h3")
-        await cloud.vm("a", "h1")
-        await cloud.slot("s1", "h2", {"a": "h1"})
-        await cloud.slot("s2", "h3", {"a": "h1"})
-        cloud.dawdles.add("h2")
-        await cloud.clock.sleep(5)
-        await cloud.die("h1")
-        await cloud.clock.sleep(55)
-        assert await cloud.where("a") == "h2"
-        await cloud.clock.sleep(15)
-        assert (await cloud.recovery("a")).slot == "s2"
-
-    play(story)
-
-
-def test_target_that_dies_before_it_held_the_vm_is_left_at_once() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.hosts("h1", "h2", "h3")
-        await cloud.vm("a", "h1")
-        await cloud.slot("s1", "h2", {"a": "h1"})
-        await cloud.slot("s2", "h3", {"a": "h1"})
-        cloud.dawdles.add("h2")
-        await cloud.clock.sleep(5)
-        await cloud.die("h1")
-        await cloud.clock.sleep(3)
-        assert await cloud.where("a") == "h2"
-        cloud.lose_power("h2")
-        await cloud.clock.sleep(9)
-        assert (await cloud.recovery("a")).slot == "s2"
-        assert cloud.running["a"] == {"h3"}
-
-    play(story)
-
-
-def test_two_hosts_that_share_a_slot_die_together_and_both_vms_land() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.hosts("h1", "h2", "h3", "h4", "h5")
-        await cloud.vm("a", "h1")
-        await cloud.vm("b", "h2")
-        await cloud.slot("shared", "h3", {"a": "h1", "b": "h2"})
-        await cloud.slot("of-a", "h4", {"a": "h1"})
-        await cloud.slot("of-b", "h5", {"b": "h2"})
-        await cloud.clock.sleep(5)
-        await cloud.die("h1", "h2")
-        await cloud.clock.sleep(4)
-        assert await cloud.recovered(["a", "b"])
-        assert sorted(await cloud.consumers()) == ["of-a", "of-b"]
-
-    play(story)
-
-
-def test_vm_without_a_slot_is_placed_and_one_that_fits_nowhere_is_held_until_there_is_room() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.hosts("h1")
-        await cloud.hosts("h2", cpu=4_000, memory=5 * 2**30)
-        await cloud.vm("a", "h1")
-        await cloud.vm("b", "h1")
-        await cloud.clock.sleep(5)
-        await cloud.die("h1")
-        await cloud.clock.sleep(4)
-        assert (await cloud.recovery("a")).phase == "recovered", await cloud.recovery("a")
-        assert not (await cloud.recovery("a")).promised
-        record = await cloud.recovery("b")
-        assert (record.phase, record.reason) == ("held", "no-room")
-        assert record.remedy
-        assert ("vm-held", "b") in cloud.faults.open
-        await cloud.hosts("h3")
-        await cloud.clock.sleep(5)
-        assert (await cloud.recovery("b")).phase == "recovered"
-        assert cloud.faults.open == {}
-
-    play(story)
+@run_by(play)
+async def test_target_that_neither_starts_nor_refuses_is_given_up_after_its_time(cloud: RecoveryCloud) -> None:
+    await cloud.hosts("h1", "h2", "h3")
+    await cloud.vm("a", "h1")
+    await cloud.slot("s1", "h2", {"a": "h1"})
+    await cloud.slot("s2", "h3", {"a": "h1"})
+    cloud.dawdles.add("h2")
+    await cloud.clock.sleep(5)
+    await cloud.die("h1")
+    await cloud.clock.sleep(55)
+    assert await cloud.where("a") == "h2"
+    await cloud.clock.sleep(15)
+    assert (await cloud.recovery("a")).slot == "s2"
 
 
 @pytest.mark.slow
-def test_vms_that_placement_refuses_do_not_keep_others_from_being_asked_about() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.hosts("h1")
-        await cloud.hosts("h2", allowed_projects=("known",))
-        for number in range(SEARCHES + 20):
-            await cloud.vm(f"refused-{number:03}", "h1", cpu=10, memory=2**20, project="other")
-        await cloud.vm("welcome", "h1", cpu=10, memory=2**20, restart_priority=-1, project="known")
-        await cloud.clock.sleep(5)
-        await cloud.die("h1")
-        await cloud.clock.sleep(10)
-        assert (await cloud.recovery("refused-000")).reason == "no-room"
-        assert (await cloud.recovery("welcome")).phase == "recovered"
-
-    play(story)
+@run_by(play)
+async def test_vms_that_placement_refuses_do_not_keep_others_from_being_asked_about(cloud: RecoveryCloud) -> None:
+    await cloud.hosts("h1")
+    await cloud.hosts("h2", allowed_projects=("known",))
+    for number in range(SEARCHES + 20):
+        await cloud.vm(f"refused-{number:03}", "h1", cpu=10, memory=2**20, project="other")
+    await cloud.vm("welcome", "h1", cpu=10, memory=2**20, restart_priority=-1, project="known")
+    await cloud.clock.sleep(5)
+    await cloud.die("h1")
+    await cloud.clock.sleep(10)
+    assert (await cloud.recovery("refused-000")).reason == "no-room"
+    assert (await cloud.recovery("welcome")).phase == "recovered"
 
 
-def test_unconfirmed_fence_holds_its_vms_and_a_proof_frees_them() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.hosts("h1", "h2")
-        await cloud.vm("a", "h1")
-        await cloud.slot("s1", "h2", {"a": "h1"})
-        await cloud.clock.sleep(5)
-        cloud.alive.discard("h1")
-        await cloud.condemn("h1", "unconfirmed")
-        await cloud.clock.sleep(5)
-        record = await cloud.recovery("a")
-        assert record.phase == "held"
-        assert "h1 --confirm-off" in record.remedy
-        assert await cloud.where("a") == "h1"
-        cloud.lose_power("h1")
-        await cloud.prove("h1", "operator")
-        await cloud.clock.sleep(3)
-        assert (await cloud.recovery("a")).slot == "s1"
-
-    play(story)
+@run_by(play)
+async def test_host_that_comes_back_before_its_vms_were_sent_away_starts_them_itself(cloud: RecoveryCloud) -> None:
+    await cloud.hosts("h1", "h2", cpu=2_000, memory=4 * 2**30)
+    await cloud.vm("a", "h1")
+    await cloud.vm("b", "h2")
+    await cloud.clock.sleep(5)
+    await cloud.die("h1")
+    await cloud.clock.sleep(4)
+    assert (await cloud.recovery("a")).phase == "held"
+    assert (await cloud.memory.get(Hypervisor, "h1")).status.lost
+    await cloud.come_back("h1")
+    await cloud.clock.sleep(4)
+    record = await cloud.recovery("a")
+    assert (record.phase, record.host, record.promised) == ("recovered", "h1", False)
+    assert not (await cloud.memory.get(Hypervisor, "h1")).status.lost
 
 
-def test_host_that_comes_back_before_its_vms_were_sent_away_starts_them_itself() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.hosts("h1", "h2", cpu=2_000, memory=4 * 2**30)
-        await cloud.vm("a", "h1")
-        await cloud.vm("b", "h2")
-        await cloud.clock.sleep(5)
-        await cloud.die("h1")
-        await cloud.clock.sleep(4)
-        assert (await cloud.recovery("a")).phase == "held"
-        assert (await cloud.memory.get(Hypervisor, "h1")).status.lost
-        await cloud.come_back("h1")
-        await cloud.clock.sleep(4)
-        record = await cloud.recovery("a")
-        assert (record.phase, record.host, record.promised) == ("recovered", "h1", False)
-        assert not (await cloud.memory.get(Hypervisor, "h1")).status.lost
-
-    play(story)
+@run_by(play)
+async def test_hosts_that_join_for_the_first_time_are_no_restored_backup(cloud: RecoveryCloud) -> None:
+    await cloud.cluster()
+    await cloud.hosts("h1", "h2")
+    await cloud.clock.sleep(60)
+    cluster = await cloud.memory.get(Cluster, "default")
+    assert cluster.status.store_incarnation == cloud.memory.incarnation
+    assert cluster.status.pause is None
+    assert cloud.faults.open == {}
 
 
-def test_vm_that_nobody_wants_loses_its_holder_and_is_not_started() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.hosts("h1", "h2")
-        await cloud.vm("a", "h1", status={"phase": "shutdown"})
-        await cloud.slot("s1", "h2", {"a": "h1"})
-        await cloud.clock.sleep(5)
-        await cloud.die("h1")
-        await cloud.clock.sleep(5)
-        vm = await cloud.get("a")
-        assert (vm.status.holders, vm.status.phase) == ((), "stop")
-        assert [one.kind for one in vm.status.recovery.proofs] == ["power"]
-        assert await cloud.consumers() == {}
-
-    play(story)
-
-
-async def joined_before(cloud: RecoveryCloud, *hosts: str) -> None:
-    """These joined the store that the backup was made of."""
-    for name in hosts:
-        found = await cloud.memory.get(Membership, name)
-        record = msgspec.structs.replace(found.record, incarnation="that-of-the-backup")
-        await cloud.memory.replace(msgspec.structs.replace(found, record=record))
+@run_by(play)
+async def test_a_cluster_that_was_deleted_is_made_anew_and_paused_until_every_host_has_joined(
+    cloud: RecoveryCloud,
+) -> None:
+    await cloud.cluster()
+    await cloud.hosts("h1", "h2")
+    await cloud.vm("a", "h1")
+    await cloud.slot("s1", "h2", {"a": "h1"})
+    await cloud.clock.sleep(5)
+    await join_before(cloud, "h1", "h2")
+    await cloud.memory.delete((await cloud.memory.get(Cluster, "default")).ref)
+    await cloud.die("h1")
+    await cloud.clock.sleep(15)
+    cluster = await cloud.memory.get(Cluster, "default")
+    assert (cluster.status.store_incarnation, cluster.paused) == (cloud.memory.incarnation, True)
+    assert (await cloud.recovery("a")).reason == "store-restored"
+    spec = msgspec.structs.replace(cluster.spec, confirmed_incarnation=cloud.memory.incarnation)
+    await cloud.memory.replace(msgspec.structs.replace(cluster, spec=spec))
+    await cloud.clock.sleep(5)
+    assert (await cloud.recovery("a")).phase == "recovered"
 
 
-def test_hosts_that_join_for_the_first_time_are_no_restored_backup() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.cluster()
-        await cloud.hosts("h1", "h2")
-        await cloud.clock.sleep(60)
-        cluster = await cloud.memory.get(Cluster, "default")
-        assert cluster.status.store_incarnation == cloud.memory.incarnation
-        assert cluster.status.pause is None
-        assert cloud.faults.open == {}
-
-    play(story)
-
-
-def test_nothing_is_recovered_after_a_restored_backup_until_every_host_has_joined_or_somebody_attests() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.cluster()
-        await cloud.hosts("h1", "h2")
-        await joined_before(cloud, "h1", "h2")
-        await cloud.vm("a", "h1")
-        await cloud.slot("s1", "h2", {"a": "h1"})
-        await cloud.clock.sleep(5)
-        assert (await cloud.memory.get(Cluster, "default")).status.store_incarnation == cloud.memory.incarnation
-        await cloud.die("h1")
-        await cloud.clock.sleep(5)
-        record = await cloud.recovery("a")
-        assert record.reason == "store-restored"
-        assert ("store-restored", "default") in cloud.faults.open
-        cluster = await cloud.memory.get(Cluster, "default")
-        spec = msgspec.structs.replace(cluster.spec, confirmed_incarnation=cloud.memory.incarnation)
-        await cloud.memory.replace(msgspec.structs.replace(cluster, spec=spec))
-        await cloud.clock.sleep(5)
-        assert (await cloud.recovery("a")).phase == "recovered"
-        assert cloud.faults.open == {}
-
-    play(story)
-
-
-def test_a_cluster_that_was_deleted_is_made_anew_and_paused_until_every_host_has_joined() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.cluster()
-        await cloud.hosts("h1", "h2")
-        await cloud.vm("a", "h1")
-        await cloud.slot("s1", "h2", {"a": "h1"})
-        await cloud.clock.sleep(5)
-        await joined_before(cloud, "h1", "h2")
-        await cloud.memory.delete((await cloud.memory.get(Cluster, "default")).ref)
-        await cloud.die("h1")
-        await cloud.clock.sleep(15)
-        cluster = await cloud.memory.get(Cluster, "default")
-        assert (cluster.status.store_incarnation, cluster.paused) == (cloud.memory.incarnation, True)
-        assert (await cloud.recovery("a")).reason == "store-restored"
-        spec = msgspec.structs.replace(cluster.spec, confirmed_incarnation=cloud.memory.incarnation)
-        await cloud.memory.replace(msgspec.structs.replace(cluster, spec=spec))
-        await cloud.clock.sleep(5)
-        assert (await cloud.recovery("a")).phase == "recovered"
-
-    play(story)
-
-
-def test_nothing_is_recovered_while_a_paused_cluster_waits_for_a_host_that_the_backup_lacks() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.cluster()
-        await cloud.hosts("h1", "h2")
-        await cloud.vm("a", "h1")
-        await cloud.slot("s1", "h2", {"a": "h1"})
-        for name in ("h1", "h2"):
-            found = await cloud.memory.get(Membership, name)
-            joined = msgspec.structs.replace(found.record, incarnation=cloud.memory.incarnation)
-            await cloud.memory.replace(msgspec.structs.replace(found, record=joined))
-        await cloud.clock.sleep(5)
-        cluster = await cloud.memory.get(Cluster, "default")
-        said = msgspec.structs.replace(cluster.status, pause=Pause(waits_for=("h9",)))
-        await cloud.memory.replace_status(msgspec.structs.replace(cluster, status=said))
-        await cloud.die("h1")
-        await cloud.clock.sleep(5)
-        assert (await cloud.recovery("a")).reason == "store-restored"
-        cluster = await cloud.memory.get(Cluster, "default")
-        assert cluster.status.pause is not None
-        assert "h9" in cluster.status.pause.waits_for
-        spec = msgspec.structs.replace(cluster.spec, confirmed_incarnation=cloud.memory.incarnation)
-        await cloud.memory.replace(msgspec.structs.replace(cluster, spec=spec))
-        await cloud.clock.sleep(5)
-        assert (await cloud.recovery("a")).phase == "recovered"
-
-    play(story)
-
-
-def test_vm_whose_host_registered_anew_under_another_membership_is_held_and_says_what_to_do() -> None:
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.hosts("h1", "h2")
-        await cloud.vm("a", "h1")
-        await cloud.clock.sleep(5)
-        gone = await cloud.memory.get(Membership, "h1")
-        await cloud.memory.delete(gone.ref)
-        await cloud.memory.create(Membership(metadata=ObjectMeta(name="h1"), record=gone.record))
-        await cloud.clock.sleep(3)
-        record = await cloud.recovery("a")
-        assert (record.phase, record.reason) == ("held", "membership-missing")
-        assert "outlive fence h1 --confirm-off" in record.remedy
-
-    play(story)
+@run_by(play)
+async def test_vm_whose_host_registered_anew_under_another_membership_is_held_and_says_what_to_do(
+    cloud: RecoveryCloud,
+) -> None:
+    await cloud.hosts("h1", "h2")
+    await cloud.vm("a", "h1")
+    await cloud.clock.sleep(5)
+    gone = await cloud.memory.get(Membership, "h1")
+    await cloud.memory.delete(gone.ref)
+    await cloud.memory.create(Membership(metadata=ObjectMeta(name="h1"), record=gone.record))
+    await cloud.clock.sleep(3)
+    record = await cloud.recovery("a")
+    assert (record.phase, record.reason) == ("held", "membership-missing")
+    assert "outlive fence h1 --confirm-off" in record.remedy
 
 
 class Deaf:
@@ -407,7 +199,7 @@ def test_vm_whose_recovery_crashes_keeps_no_other_from_its_own(monkeypatch: pyte
     true_act, tries = RecoveryActions.carry_out, list[float]()
 
     async def story(cloud: RecoveryCloud) -> None:
-        async def broken(self: RecoveryActions, action: Action) -> None:
+        async def broken(self: RecoveryActions, action: RecoveryAction) -> None:
             if action.vm == "a" and len(tries) < 4:
                 tries.append(cloud.clock.monotonic())
                 raise RuntimeError("a defect")
@@ -457,27 +249,24 @@ def test_vm_whose_place_cannot_be_worked_out_keeps_no_other_from_its_own(monkeyp
     play(story)
 
 
-def test_function_that_a_host_has_not_booked_yet_is_of_the_vm_that_was_sent_there_before() -> None:
+@run_by(play)
+async def test_function_that_a_host_has_not_booked_yet_is_of_the_vm_that_was_sent_there_before(
+    cloud: RecoveryCloud,
+) -> None:
     """Two hosts die one after the other, and the host that takes their VMs writes its books late."""
-
-    async def story(cloud: RecoveryCloud) -> None:
-        await cloud.hosts("h1", "h2", "h3", "h4")
-        for host in ("h1", "h2", "h3", "h4"):
-            found = await cloud.memory.get(Hypervisor, host)
-            functions = (VirtualFunction(name="eth0v0", physical_function="eth0"),)
-            await cloud.memory.replace_status(
-                _replace(found, status=_replace(found.status, virtual_functions=functions))
-            )
-        for vm, host, other in (("a", "h1", "h4"), ("b", "h2", "h4")):
-            await cloud.vm(vm, host, functions=(FunctionNeed(name="eth0v0"),))
-            await cloud.slot(f"{vm}-first", "h3", {vm: host})
-            await cloud.slot(f"{vm}-other", other, {vm: host})
-        await cloud.clock.sleep(5)
-        await cloud.die("h1")
-        await cloud.clock.sleep(3)
-        first = await cloud.where("a")
-        await cloud.die("h2")
-        await cloud.clock.sleep(5)
-        assert sorted((first, await cloud.where("b"))) == ["h3", "h4"]
-
-    play(story)
+    await cloud.hosts("h1", "h2", "h3", "h4")
+    for host in ("h1", "h2", "h3", "h4"):
+        found = await cloud.memory.get(Hypervisor, host)
+        functions = (VirtualFunction(name="eth0v0", physical_function="eth0"),)
+        await cloud.memory.replace_status(_replace(found, status=_replace(found.status, virtual_functions=functions)))
+    for vm, host, other in (("a", "h1", "h4"), ("b", "h2", "h4")):
+        await cloud.vm(vm, host, functions=(FunctionNeed(name="eth0v0"),))
+        await cloud.slot(f"{vm}-first", "h3", {vm: host})
+        await cloud.slot(f"{vm}-other", other, {vm: host})
+    await cloud.clock.sleep(5)
+    await cloud.die("h1")
+    await cloud.clock.sleep(3)
+    first = await cloud.where("a")
+    await cloud.die("h2")
+    await cloud.clock.sleep(5)
+    assert sorted((first, await cloud.where("b"))) == ["h3", "h4"]

@@ -6,22 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.placement.rules import Group
-from outlive.recovery.model import (
-    Action,
+from outlive.placement import Group
+from outlive.recovery import (
     ActionKind,
     AffectedVm,
     Free,
     HolderState,
     HostHealth,
     HostState,
+    RecoveryAction,
     RecoveryPlan,
     RecoveryView,
     SlotState,
+    plan_recovery,
 )
-from outlive.recovery.plan import plan_recovery
-from outlive.resources import AffinityRule
-from outlive.resources.functions import FreeFunction, FunctionNeed
+from outlive.resources import AffinityRule, FreeFunction, FunctionNeed
 from outlive.resources.reasons import HoldReason, PlaceReason
 
 Groups = dict[AffinityRule, dict[str, tuple[str, ...]]]
@@ -67,7 +66,7 @@ def where(found: RecoveryPlan) -> dict[str, str]:
     return {one.vm: one.host for one in found.actions if one.kind in (ActionKind.SLOT, ActionKind.PLACE)}
 
 
-def only(found: RecoveryPlan) -> Action:
+def only(found: RecoveryPlan) -> RecoveryAction:
     (action,) = found.actions
     return action
 

@@ -10,19 +10,17 @@ import pytest
 from tests.support.loops import run
 from tests.support.sights import SEEN
 
-from outlive.base.clock import LoopClock, as_datetime
-from outlive.base.errors import NotFound
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.cli.decide import decision_table
-from outlive.cli.why import why_lines
-from outlive.failover.failback import FailBackObstacle, FailBackResult
-from outlive.node.fencing.states import CONDEMN, CondemnView
-from outlive.recovery.why import Why, explain
+from outlive.base import LoopClock, NotFound, Random, SeededIds, as_datetime
+from outlive.cli import decision_table, explanation_lines
+from outlive.failover import FailBackObstacle, FailBackResult
+from outlive.node.fencing import CONDEMN, CondemnView
+from outlive.recovery.why import WhyAnswer, explain
 from outlive.resources import (
     Assigned,
     Condition,
     DecisionRecord,
+    Failback,
+    FencePhase,
     FencingSpec,
     Holder,
     Hypervisor,
@@ -31,22 +29,20 @@ from outlive.resources import (
     MemberRecord,
     Membership,
     ObjectMeta,
+    PreferredHosts,
     Proof,
     Recovery,
+    RecoveryPhase,
     RecoveryStep,
     StartOrder,
     VirtualMachine,
     VirtualMachineSpec,
     VirtualMachineStatus,
+    encode,
 )
-from outlive.resources.codec import encode
-from outlive.resources.memberships import FencePhase
-from outlive.resources.policies import Failback, PreferredHosts
-from outlive.resources.reasons import FailBackReason, reason
-from outlive.resources.vms import RecoveryPhase
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.trail import Trail
-from outlive.store.memory import MemoryStore
+from outlive.resources.reasons import FailBackReason, make_reason
+from outlive.runtime import DecisionLog, Trail
+from outlive.store import MemoryStore
 
 CLOCK = LoopClock()
 HELD = MemberRecord(machine_id="m", boot_id="b", epoch=3, seq=41, nonce="abcdefgh")
@@ -82,8 +78,8 @@ def explained(
     view: CondemnView = VIEW,
     phase: FencePhase = FencePhase.CONDEMNED,
     distrusted: tuple[str, ...] = (),
-) -> Why:
-    async def scene() -> Why:
+) -> WhyAnswer:
+    async def scene() -> WhyAnswer:
         store = MemoryStore(CLOCK, SeededIds(Random(1)))
         record = CONDEMN.attempt(view).record
         assert record is not None
@@ -202,7 +198,7 @@ def test_nobody_is_told_to_confirm_anything_while_proofs_are_looked_for() -> Non
 def test_a_host_without_a_proof_says_what_an_operator_can_do() -> None:
     answer = explained("h1", None, dead_through=0, phase=FencePhase.UNCONFIRMED)
     assert not answer.settled
-    assert answer.remedy.endswith("outlive fence h1 --confirm-off --reason …")
+    assert answer.remedy.endswith("outlive fence h1 --confirm-off --reason ...")
 
 
 def test_a_host_that_somebody_asks_to_have_fenced_says_who_and_how_to_have_it_back() -> None:
@@ -231,7 +227,7 @@ def test_an_unknown_name_is_no_traceback() -> None:
 def test_the_answer_is_json_and_a_page_for_people() -> None:
     answer = explained("vm-1", recovery())
     assert json.loads(encode(answer))["decisions"][0]["decision"] == "safety.condemn"
-    assert why_lines(answer, wide=True)[0] == f"{answer.summary}."
+    assert explanation_lines(answer, wide=True)[0] == f"{answer.summary}."
 
 
 def test_of_a_host_that_nobody_watches_that_is_said() -> None:
@@ -248,7 +244,7 @@ def test_of_a_host_that_nobody_watches_that_is_said() -> None:
 
 
 def test_a_host_with_a_slow_power_controller_says_what_a_proof_costs() -> None:
-    async def scene() -> Why:
+    async def scene() -> WhyAnswer:
         store = MemoryStore(CLOCK, SeededIds(Random(1)))
         store.load(
             [
@@ -262,9 +258,9 @@ def test_a_host_with_a_slow_power_controller_says_what_a_proof_costs() -> None:
         )
         return await explain(store, "h1", SEEN)
 
-    (link,) = [link.text for link in run(scene()).chain if "power controller" in link.text]
+    (link,) = [link.text for link in run(scene()).chain if "BMC" in link.text]
     assert link == (
-        "its power controller takes up to 5 s for an answer, so a proof by power comes up to 27 s = silence 5 s"
+        "its BMC takes up to 5 s for an answer, so a proof by power comes up to 27 s = silence 5 s"
         " + checks 2 s + 3 s more until it has said what it controls + command 5 s + reading 5 s + 2 s + reading 5 s"
         " after the last renewal"
     )
@@ -276,38 +272,35 @@ def test_a_host_with_a_slow_power_controller_says_what_a_proof_costs() -> None:
         (
             "GoingDown",
             FencingSpec(maintenance=True),
-            "h1, and h1 went down in good order; its VMs wait for it",
+            "h1, and h1 went down cleanly; its VMs wait for it",
         ),
         (
             "GoingDown",
             FencingSpec(),
-            "h1 went down in good order; unless it is soon back",
+            "h1 went down cleanly; unless it is soon back",
         ),
         ("Stopping", FencingSpec(), "the daemon of h1 was stopped; unless it is soon back"),
     ],
 )
-def test_a_vm_whose_host_went_in_good_order_says_for_what_it_waits(
+async def test_a_vm_whose_host_went_in_good_order_says_for_what_it_waits(
     reason: str, fencing: FencingSpec, says: str
 ) -> None:
-    async def scene() -> tuple[Why, Why]:
-        store = MemoryStore(CLOCK, SeededIds(Random(1)))
-        gone = Condition(type="Ready", status="False", reason=reason)
-        store.load(
-            [
-                Hypervisor(
-                    metadata=ObjectMeta(name="h1"),
-                    spec=HypervisorSpec(fencing=fencing),
-                    status=HypervisorStatus(conditions=(gone,)),
-                ),
-                Membership(metadata=ObjectMeta(name="h1"), record=HELD),
-                VirtualMachine(
-                    metadata=ObjectMeta(name="vm-1"), status=VirtualMachineStatus(assigned=Assigned(hypervisor="h1"))
-                ),
-            ]
-        )
-        return await explain(store, "vm-1", SEEN), await explain(store, "h1", SEEN)
-
-    of_vm, of_host = run(scene())
+    store = MemoryStore(CLOCK, SeededIds(Random(1)))
+    gone = Condition(type="Ready", status="False", reason=reason)
+    store.load(
+        [
+            Hypervisor(
+                metadata=ObjectMeta(name="h1"),
+                spec=HypervisorSpec(fencing=fencing),
+                status=HypervisorStatus(conditions=(gone,)),
+            ),
+            Membership(metadata=ObjectMeta(name="h1"), record=HELD),
+            VirtualMachine(
+                metadata=ObjectMeta(name="vm-1"), status=VirtualMachineStatus(assigned=Assigned(hypervisor="h1"))
+            ),
+        ]
+    )
+    of_vm, of_host = await explain(store, "vm-1", SEEN), await explain(store, "h1", SEEN)
     assert says in of_vm.summary
     assert not of_vm.settled
     assert of_vm.remedy
@@ -333,14 +326,14 @@ def test_a_vm_that_was_restarted_by_a_wrong_proof_is_to_be_checked() -> None:
 
 
 def test_a_vm_that_does_not_go_back_to_the_host_that_it_prefers_says_what_blocks_it() -> None:
-    blocked = FailBackObstacle(vm="vm-1", host="h1", why=reason(FailBackReason.COVERAGE, host="h1"))
+    blocked = FailBackObstacle(vm="vm-1", host="h1", why=make_reason(FailBackReason.COVERAGE, host="h1"))
     output = encode(FailBackResult(blocked=(blocked,))).decode()
     record = DecisionRecord(
         metadata=ObjectMeta(name="d1"), decision="failover.failback", by="ctl", at=MOMENT, output=output
     )
 
     def texts(host: str, failback: Failback) -> list[str]:
-        async def scene() -> Why:
+        async def scene() -> WhyAnswer:
             store = MemoryStore(CLOCK, SeededIds(Random(1)))
             spec = VirtualMachineSpec(failback=failback, preferred_hosts=PreferredHosts(weights={"h1": 10}))
             holder = Holder(hypervisor=host, member_uid="u", epoch=1, run_id="r", seen="running")

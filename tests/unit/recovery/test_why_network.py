@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.recovery.why.network import link_network
+from outlive.base import LoopClock, Random, SeededIds
+from outlive.recovery.why import link_network
 from outlive.resources import (
     Condition,
     Migration,
+    NetworkType,
     ObjectMeta,
     PortMove,
     VirtualMachine,
     VirtualMachinePort,
+    VirtualMachinePortSpec,
     VirtualMachinePortStatus,
     VirtualMachineSpec,
     VirtualMachineStatus,
     VirtualNetwork,
+    VirtualNetworkSpec,
 )
-from outlive.resources.networks import NetworkType, VirtualMachinePortSpec, VirtualNetworkSpec
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore
 
 YES = (Condition(type="Programmed", status="True"), Condition(type="Bound", status="True"))
 UNBOUND = (YES[0], Condition(type="Bound", status="False", reason="not-bound", message="h1 has not bound it"))

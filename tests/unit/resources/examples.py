@@ -1,608 +1,90 @@
-"""One object of every kind with every field set, and one with as few as can be."""
+"""One object of every kind with every field set, and one with as few as can be, made from what the kinds declare."""
 
 from __future__ import annotations
 
-from tests.unit.resources.example_parts import (
-    AMOUNTS,
-    META,
-    MOMENT,
-    MORE_LIMITS,
-    PROOF,
-    READY,
-    REF,
-)
-from tests.unit.resources.examples_of_networks import NETWORKS
-from tests.unit.resources.examples_of_placement import PLACEMENT
+from datetime import UTC, datetime
+from typing import Any, Final
 
-from outlive import resources as r
-from outlive.resources.cluster import (
-    AddressHandover,
-    ClusterSchema,
-    Pause,
-    SchemaHold,
-    SchemaStep,
-    SchemaWish,
-    SystemNetwork,
-)
-from outlive.resources.functions import FunctionNeed, PhysicalFunction, VirtualFunction, VirtualFunctionSettings
-from outlive.resources.hosts import HostDeath, HostSchema, InterfaceRates, Quarantine, StorageLoss
-from outlive.resources.memberships import FencePhase, Unproven
-from outlive.resources.policies import RecoveryLimits, RecoveryPolicy
-from outlive.resources.vms import Answer, HostFailure, MigrationPhase, RecoveryPhase
+from msgspec import NODEFAULT, inspect
 
-SETTINGS = VirtualFunctionSettings(
-    vlan=7,
-    vlan_qos=3,
-    tx_rate_min=10,
-    tx_rate_max=100,
-    spoof_check=True,
-    link_state="enable",
-    trust=True,
-    query_rss=True,
-)
+from outlive.resources import API_VERSION, KINDS, Amounts, ObjectMeta, Resource
 
-_OTHERS: tuple[r.Resource, ...] = (
-    r.Cluster(
-        metadata=META,
-        spec=r.ClusterSpec(
-            description="ours",
-            maintenance=True,
-            maintenance_until=MOMENT,
-            disarmed="freeze",
-            shutdown_policy="freeze",
-            rebalance=r.cluster.RebalancePolicy(mode="auto", threshold=0.3, moves=2, pause_s=60.0),
-            disarmed_since=MOMENT,
-            disarmed_until=MOMENT,
-            fencing=r.FencingPolicy(
-                profile="steady",
-                timings={
-                    "fast": r.Timing(
-                        renew_s=2.0,
-                        silence_s=9.0,
-                        throws=3,
-                        throw_s=2.0,
-                        guard_timeout_s=9.0,
-                        watchdog_s=20.0,
-                        grace_s=3.0,
-                    )
-                },
-                failure_domain="feed",
-                switch_domain="leaf",
-                second_observer_s=4.0,
-                storm_fraction=0.25,
-                fences_limit=3,
-                fences_window_s=60.0,
-                release="again",
-                proofs=2,
-                answer_limit_s=40.0,
-                power_on_after=True,
-                transition_grace_s=30.0,
-                flap_deaths=2,
-                flap_window_s=600.0,
-                quarantine_s=60.0,
-            ),
-            recovery=RecoveryLimits(max_restarts=2, max_relocations=2, reset_s=60.0, **MORE_LIMITS),
-            degrading=r.DegradingPolicy(
-                action="tell",
-                window_s=20.0,
-                quiet_s=60.0,
-                settle_s=10.0,
-                common_share=0.5,
-                leaving_share=0.1,
-                failures=2,
-            ),
-            default_selector="load",
-            primary=r.PrimaryRequest(id="i", verb="primary", host="kvm-1"),
-            system_networks={"cluster": SystemNetwork(cidr="10.0.0.0/24", floating="10.0.0.250", gateway="10.0.0.1")},
-            confirmed_incarnation="i",
-            schema=SchemaWish(to=2, exclude=("kvm-9",)),
-        ),
-        status=r.ClusterStatus(
-            store_incarnation="i",
-            schema_version=1,
-            schema=ClusterSchema(
-                version=1,
-                hold=SchemaHold(to=2, since=MOMENT, by="kvm-1"),
-                journal=(SchemaStep(start=2, to=1, ended_at=MOMENT, by="kvm-1"),),
-                waiting_for=("kvm-2",),
-            ),
-            sealing_key="x25519:AA",
-            key_ids=("a1",),
-            lost_places=("rbd:vms",),
-            former_incarnations=("h",),
-            pause=Pause(reason="went-back", since=MOMENT, waits_for=("kvm-9",)),
-        ),
-    ),
-    r.Console(metadata=META, host="h1", text="login: ", changed_at=MOMENT),
-    r.Coverage(
-        metadata=META,
-        status=r.CoverageStatus(
-            display_name="web",
-            required=2,
-            slots=("s1", "s2"),
-            covered=False,
-            reason="no-host",
-            message="m",
-            remedy="add a host",
-            host="h1",
-            also_needs=r.Amounts(gpu=1),
-            covered_by=r.CoveredBy.RECOVERABLE,
-            changed_at=MOMENT,
-        ),
-    ),
-    r.DecisionRecord(
-        metadata=META,
-        decision="safety.condemn",
-        subject="h1",
-        by="h2",
-        at=MOMENT,
-        request_id="r",
-        input="{}",
-        output="{}",
-        input_digest="d",
-    ),
-    r.Election(
-        metadata=META,
-        record=r.ElectionRecord(
-            handover=AddressHandover(leaver="kvm-2", added="cluster", removed="upstream", overtaken=True),
-            holder="a",
-            term=3,
-            renewals=9,
-            nonce="n",
-            phase="relinquish",
-            previous="b",
-            to="c",
-            answered="r",
-        ),
-    ),
-    r.Event(
-        metadata=META,
-        regarding=REF,
-        type="Warning",
-        reason="Uncovered",
-        action="plan",
-        note="no host",
-        source="failover",
-        request_id="r",
-        count=3,
-        first_seen=MOMENT,
-        last_seen=MOMENT,
-    ),
-    r.Fault(
-        metadata=META,
-        code="fence-unconfirmed",
-        subject=REF,
-        message="m",
-        remedy="r",
-        delta=50,
-        ended=True,
-        acknowledged=True,
-        first_seen=MOMENT,
-        last_seen=MOMENT,
-    ),
-    r.HostLog(metadata=META, process="p", last=2, lines=("one", "two"), written_at=MOMENT),
-    r.Hypervisor(
-        metadata=META,
-        spec=r.HypervisorSpec(
-            management="node",
-            mode="coordinator",
-            custom_traits=("T",),
-            allowed_projects=("p",),
-            groups=("g",),
-            overcommit={"cpu": 2.0},
-            high_availability=False,
-            maintenance="ha",
-            shutdown_policy="migrate",
-            fencing=r.FencingSpec(
-                driver="redfish",
-                address="10.0.0.1",
-                secret="bmc",
-                system_uuid="u",
-                armed=True,
-                profile="fast",
-                proofs=2,
-                answer_limit_s=30.0,
-                maintenance=True,
-                maintenance_until=MOMENT,
-                power_maintenance=True,
-                power_maintenance_until=MOMENT,
-                operator_proof="f|me|unplugged",
-                trust_again="once",
-                requested="3|me|smells",
-            ),
-            drain=True,
-            quarantine_release="w",
-            chassis="c1",
-            virtual_functions={"eth0v0": SETTINGS},
-        ),
-        status=r.HypervisorStatus(
-            capacity=AMOUNTS,
-            effective_capacity=AMOUNTS,
-            allocation=r.Amounts(),
-            instances=(r.Instance(id="vm-1", name="n", active=False),),
-            num_instances=1,
-            aggregates=(r.Aggregate(name="a", uuid="u", metadata={"k": "v"}),),
-            traits=("T",),
-            capabilities=r.Capabilities(cpu_arch="x86_64", cpus=8, kernel="6.1.0", os="Debian"),
-            version="1.0",
-            domain_capabilities=r.DomainCapabilities(
-                hypervisor_type="kvm",
-                supported_cpu_modes=("host",),
-                supported_features=("f",),
-                supported_devices=("d",),
-            ),
-            conditions=(READY,),
-            evicted=True,
-            domain_state="flushed",
-            lost="h1.3.abc",
-            storage_address="10.64.0.1",
-            chassis="kvm-1",
-            networks={"blue": "", "red": "device vmbr71 is there already"},
-            bridges={"cluster": "brcluster"},
-            rehearsed="ok",
-            rehearsed_seq=7,
-            power_answer_s=5.0,
-            key_ids=("a1",),
-            authorities=("f1",),
-            recovery_time_objective_s=30.0,
-            spared=(r.Spared(at=MOMENT, epoch=3, seq=9, why="silent", under="maintenance"),),
-            storage_lost=StorageLoss(
-                since=MOMENT, unreached=True, places=("rbd:vms",), vms=2, why="no answer", then="common_cause"
-            ),
-            deaths=(HostDeath(at=MOMENT, uid="u", epoch=2, proof="power", counts=False),),
-            quarantine=Quarantine(since=MOMENT, until=MOMENT, deaths=3, word="w"),
-            degrading=r.Degrading(since=MOMENT, causes=("disk",), score=20, leaving="stays", why="no_room"),
-            schema=HostSchema(active=1, latest=2),
-            physical_functions=(PhysicalFunction(name="eth0", vf_count=4, mtu=9000, message="m"),),
-            virtual_functions=(
-                VirtualFunction(
-                    name="eth0v0",
-                    physical_function="eth0",
-                    pci="0000:01:10.0",
-                    mac="52:54:00:00:00:01",
-                    phys_mac="52:54:00:00:00:02",
-                    mtu=9000,
-                    used_by="vm-1",
-                    reserved_by="vm-2",
-                    settings=SETTINGS,
-                    message="m",
-                ),
-            ),
-            source="import",
-            source_name="KVM_1",
-            observed_at=MOMENT,
-        ),
-    ),
-    r.HypervisorUsage(
-        metadata=META,
-        usage=r.HostUsage(
-            sampled_at=MOMENT,
-            used=AMOUNTS,
-            allocated=AMOUNTS,
-            provisioned=AMOUNTS,
-            load=0.5,
-            running=3,
-            present=("vm-1", "vm-2"),
-            guests={"vm-1": AMOUNTS},
-            interfaces={
-                "eth0": InterfaceRates(
-                    received_bits=1,
-                    received_packets=2,
-                    sent_bits=3,
-                    sent_packets=4,
-                    total_bits=4,
-                    total_packets=6,
-                    speed_mbps=1000,
-                    state="up",
-                )
-            },
-            stale=("domains",),
-            scores={"disk": 20, "store": 100},
-            slopes={"disk": -30.0},
-            reached=("rbd:vms",),
-        ),
-    ),
-    r.Notification(metadata=META, deliveries=(r.Delivery(target="oncall", since=MOMENT, at=MOMENT, count=2),)),
-    r.Membership(
-        metadata=META,
-        record=r.MemberRecord(
-            machine_id="m",
-            boot_id="b",
-            epoch=3,
-            seq=9,
-            nonce="n",
-            state="Revoked",
-            dead_through=2,
-            proof=PROOF,
-            cut=r.Cut(
-                through=3,
-                scope=("disk:d",),
-                proof=PROOF,
-            ),
-            guard=r.GuardRecord(armed=True, timeout_s=5.0, watchdog_s=10.0),
-            fence=r.FenceRecord(
-                id="h1.3.abc",
-                epoch=3,
-                phase=FencePhase.CONDEMNED,
-                by="h2",
-                attempt=1,
-                reason="silent",
-                findings=(PROOF,),
-                unproven=(Unproven(kind="power", why="no answer", failing=True),),
-                power_on=r.PowerOn(tries=1, result="no answer"),
-            ),
-            distrusted=("power",),
-            trust_word="once",
-            incarnation="i",
-            silent=(r.SilentPeer(host="h3", uid="u", epoch=2, seq=41, silent_s=5.25),),
-            former=(r.FormerMembership(uid="u", dead_through=2, proof=PROOF),),
-        ),
-    ),
-    r.Secret(metadata=META, spec=r.SecretSpec(username="u", addresses=("a",), sealed="v1.00.eA")),
-    r.StorageCluster(
-        metadata=META,
-        term=3,
-        status=r.StorageClusterStatus(
-            id="f",
-            health="warn",
-            checks=(r.StorageCheck(code="OSD_DOWN", severity="warn", summary="1 osds down", muted=True),),
-            text="t",
-            utilization="u",
-            total_bytes=30,
-            used_bytes=10,
-            free_bytes=20,
-            used_percent=33.33,
-            daemons=3,
-            daemons_up=2,
-            daemons_in=1,
-            pools=2,
-            missing=("osd df",),
-            sampled_at=MOMENT,
-        ),
-    ),
-    r.StorageDaemon(
-        metadata=META,
-        term=3,
-        status=r.StorageDaemonStatus(
-            cluster="ceph",
-            uuid="u",
-            up=True,
-            in_=True,
-            primary_affinity=0.5,
-            device_class="ssd",
-            weight=0.5,
-            reweight=0.5,
-            utilization=12.5,
-            variance=1.25,
-            placement_groups=9,
-            size_bytes=10,
-            used_bytes=6,
-            data_bytes=1,
-            omap_bytes=2,
-            meta_bytes=3,
-            available_bytes=4,
-            activity=r.StorageActivity(
-                host="h1",
-                used_bytes=6,
-                available_bytes=4,
-                write_ops=1,
-                write_bytes=2,
-                read_ops=3,
-                read_bytes=4,
-                state="exists,up",
-            ),
-        ),
-        device=r.StorageDevice(
-            host="h1",
-            daemon_id="d",
-            cluster_id="c",
-            block_device="/dev/sdb",
-            volumes=(r.StorageVolume(use="block", path="/dev/g/v", group="g", name="v", devices=("/dev/sdb",)),),
-        ),
-    ),
-    r.StoragePool(
-        metadata=META,
-        term=3,
-        status=r.StoragePoolStatus(
-            cluster="ceph",
-            pool="VMs",
-            id=2,
-            stored_bytes=1,
-            used_bytes=2,
-            free_bytes=3,
-            used_percent=4.5,
-            objects=5,
-            object_clones=6,
-            object_copies=7,
-            objects_missing_on_primary=8,
-            objects_unfound=9,
-            objects_degraded=10,
-            read_ops=11,
-            read_bytes=12,
-            write_ops=13,
-            write_bytes=14,
-        ),
-    ),
-    r.Token(
-        metadata=META,
-        role="join",
-        digest="0" * 64,
-        host="kvm-1",
-        machine_id="m",
-        coordinator=True,
-        expires=MOMENT,
-        issued=MOMENT,
-        used_by="kvm-1",
-        next_digest="1" * 64,
-        next_expires=MOMENT,
-        former_digest="2" * 64,
-        former_until=MOMENT,
-        rotate=True,
-        last_used=MOMENT,
-        created_by="ann",
-    ),
-    r.VirtualMachine(
-        metadata=META,
-        spec=r.VirtualMachineSpec(
-            display_name="n",
-            project="p",
-            flavor="f",
-            resources=AMOUNTS,
-            disk_gib=10,
-            extra_specs={"a": "b"},
-            os_type="linux",
-            definition="<domain/>",
-            zone="z",
-            server_group="sg",
-            server_group_policy="anti-affinity",
-            affinity=(r.AffinityRule(group="web", policy="soft-affinity"),),
-            preferred_hosts=r.PreferredHosts(weights={"kvm-04": 100, "kvm-05": 50}, strict=True),
-            failback="planned",
-            protection="critical",
-            restart_priority=7,
-            recovery_time_objective_s=30.0,
-            power_state="stopped",
-            disks=("d",),
-            ports=("p",),
-            functions=(FunctionNeed(name="eth0v0", kind="hostdev", pci="0000:01:10.0", mac="52:54:00:00:00:01"),),
-            shared_disks=("d",),
-            console_secret="console-web",
-            disk_cache="directsync",
-            network_policy="accept-duplicate",
-            autostart=True,
-            migration_method="live",
-            migration_downtime_ms=500,
-            migration_bandwidth_mib_s=100,
-            migration_auto_converge=True,
-            migration_post_copy=True,
-            migration_multifd=2,
-            migration_tls=True,
-            migration_limit_s=60.0,
-            selector="mem",
-            host_limit=("h1",),
-            start_after=("db",),
-            recovery=RecoveryPolicy(
-                mode="hold", max_restarts=2, max_relocations=2, reset_s=60.0, reason="r", **MORE_LIMITS
-            ),
-            request=r.Request(id="1", verb="move", target="h2", force=True, force_live=True, device="vdb"),
-        ),
-        status=r.VirtualMachineStatus(
-            phase="ACTIVE",
-            reason="r",
-            message="m",
-            answered=Answer(id="1", code="accepted", message="kvm-04 has db-2 of soft anti-affinity group db"),
-            migration=r.Migration(
-                id="1",
-                source="h1",
-                target="h2",
-                mode="cold",
-                phase=MigrationPhase.STOPPING,
-                attempts=1,
-                prior_home="h1",
-                new_home="h1",
-                functions=("eth0v0",),
-                listens="h2:49152",
-                declined="run-1",
-                reason="r",
-                message="m",
-            ),
-            rejection=r.Rejection(hypervisor="h1", fence="f", reason="r", message="full", stays=True),
-            start_order=r.StartOrder(
-                hypervisor="h1",
-                fence="f",
-                waits_for=("db",),
-                without=("cache",),
-                detail="why",
-                limit_s=180.0,
-                since=MOMENT,
-            ),
-            recovery=r.Recovery(
-                fence="f",
-                phase=RecoveryPhase.HELD,
-                origin="h1",
-                slot="s",
-                host="h2",
-                promised=True,
-                moved_there=True,
-                wanted_there=True,
-                cause="asked",
-                request="7",
-                relocations=1,
-                host_failures=(HostFailure(host="h1", epoch=2, at=MOMENT),),
-                reason="r",
-                message="m",
-                remedy="r",
-                proofs=(PROOF,),
-                rejected=(r.Rejection(hypervisor="h2", fence="f", reason="full"),),
-                steps=(r.RecoveryStep(at=MOMENT, what="fenced", message="power"),),
-            ),
-            assigned=r.Assigned(hypervisor="h1", slot=REF, fence="f"),
-            home="h1",
-            holders=(
-                r.Holder(
-                    hypervisor="h1",
-                    member_uid="m",
-                    epoch=1,
-                    run_id="r",
-                    role="incoming",
-                    seen="running",
-                    since=MOMENT,
-                    vnc=r.Vnc(listen="127.0.0.1", port=5900),
-                ),
-            ),
-            source="import",
-            observed_at=MOMENT,
-        ),
-    ),
+MOMENT = datetime(2026, 11, 21, 17, 0, 0, tzinfo=UTC)
+META = ObjectMeta(
+    name="one",
+    uid="6f9619ff-8b86-4011-b42d-00cf4fc964ff",
+    resource_version="7",
+    generation=2,
+    creation_timestamp=MOMENT,
+    finalizers=("outlive.dev/x",),
+    labels={"outlive.dev/host": "h1"},
+    annotations={"note": "any text, also ünïcode"},
 )
+AMOUNTS = Amounts({"cpu": 7500, "memory": 480 * 2**30, "gpu": 2})
+WORDS: Final = {
+    "host": "h1",
+    "hypervisor": "h1",
+    "home": "h1",
+    "source": "h1",
+    "definition": "<domain/>",
+    "digest": "0" * 64,
+    "amount": "16Gi",
+    "console_secret": "console-web",
+}
+"""What a field of that name holds if its own name will not do."""
 
-FULL: tuple[r.Resource, ...] = tuple(sorted((*_OTHERS, *PLACEMENT, *NETWORKS), key=lambda one: one.kind()))
 
-_FLAVOR = r.GroupFlavor(name="f", vcpus=1)
-SMALL: tuple[r.Resource, ...] = (
-    r.Cluster(),
-    r.CommitmentChange(),
-    r.CommittedResource(
-        spec=r.CommittedResourceSpec(
-            commitment_uuid="abc123",
-            flavor_group_name="g",
-            resource_type="cores",
-            amount="4",
-            availability_zone="z",
-            project_id="p",
-            state="planned",
-        )
-    ),
-    r.Console(host="h1", changed_at=MOMENT),
-    r.Coverage(status=r.CoverageStatus(required=1, covered=True)),
-    r.DecisionRecord(decision="d", by="b", at=MOMENT),
-    r.Descheduling(
-        spec=r.DeschedulingSpec(ref="vm-1", ref_type="novaServerUUID", prev_host="h1", prev_host_type="hypervisor")
-    ),
-    r.DhcpLease(network="green", mac="0a:58:c0:a8:28:0a", address="192.168.40.10"),
-    r.Election(),
-    r.Event(regarding=r.ObjectRef(kind="K", name="n"), reason="R", first_seen=MOMENT, last_seen=MOMENT),
-    r.Fault(code="c", subject=REF, message="m", first_seen=MOMENT, last_seen=MOMENT),
-    r.Flavor(spec=r.FlavorSpec(flavor_name="f")),
-    r.FlavorGroup(spec=r.FlavorGroupSpec(group_name="g", largest_flavor=_FLAVOR, smallest_flavor=_FLAVOR)),
-    r.FlavorGroupCapacity(spec=r.FlavorGroupCapacitySpec(flavor_group="g", availability_zone="z")),
-    r.HostLog(process="p", written_at=MOMENT),
-    r.Hypervisor(),
-    r.HypervisorUsage(usage=r.HostUsage()),
-    r.Knowledge(),
-    r.Membership(record=r.MemberRecord(machine_id="m", boot_id="b")),
-    r.Notification(),
-    r.Pipeline(spec=r.PipelineSpec()),
-    r.PlacementHistory(spec=r.PlacementHistorySpec(resource_id="vm-1")),
-    r.ProjectQuota(spec=r.ProjectQuotaSpec(project_id="p", availability_zone="z")),
-    r.Reservation(spec=r.ReservationSpec(type=r.FAILOVER)),
-    r.Secret(),
-    r.StorageCluster(metadata=r.ObjectMeta(name="s"), term=1),
-    r.StorageDaemon(metadata=r.ObjectMeta(name="0")),
-    r.StoragePool(metadata=r.ObjectMeta(name="p"), term=1, status=r.StoragePoolStatus(pool="p")),
-    r.Token(role="viewer", digest="0" * 64),
-    r.UsageHistory(),
-    r.VirtualMachine(),
-    r.VirtualMachinePort(spec=r.VirtualMachinePortSpec(vm="v", network="n", mac="0a:00:00:00:00:01")),
-    r.VirtualNetwork(spec=r.VirtualNetworkSpec(type="layer2")),
-)
+def value_of(declared: inspect.Type, name: str, default: Any, *, full: bool) -> Any:
+    """A value of the declared type that is not the default."""
+    match declared:
+        case inspect.Metadata():
+            return value_of(declared.type, name, default, full=full)
+        case inspect.UnionType():
+            choices = [one for one in declared.types if not isinstance(one, inspect.NoneType)]
+            return value_of(choices[0], name, default, full=full)
+        case inspect.StructType():
+            return made(declared, full=full)
+        case inspect.VarTupleType():
+            return (value_of(declared.item_type, name, NODEFAULT, full=full),)
+        case inspect.DictType():
+            key = value_of(declared.key_type, "vm-1", NODEFAULT, full=full)
+            return {key: value_of(declared.value_type, name, NODEFAULT, full=full)}
+        case inspect.EnumType():
+            return next(one for one in declared.cls if one != default)
+        case inspect.LiteralType():
+            return next(one for one in reversed(declared.values) if one != default)
+        case inspect.CustomType(cls=cls) if cls is Amounts:
+            return AMOUNTS
+        case inspect.DateTimeType():
+            return MOMENT
+        case inspect.BoolType():
+            return not default
+        case inspect.IntType() | inspect.FloatType():
+            least = declared.ge if declared.ge is not None else 0
+            numbers = (least + 1, least + 2) if declared.le is None else (declared.le, least)
+            number = next(one for one in numbers if one != default)
+            return number if isinstance(declared, inspect.IntType) else float(number)
+        case inspect.StrType() | inspect.AnyType():
+            return WORDS.get(name, name if name != default else f"{name}-1")
+    raise AssertionError(f"{name} is of a type of which there is no example: {declared}")
+
+
+def made(declared: inspect.StructType, *, full: bool) -> Any:
+    """An object of that class with all its fields set, or with those that have no default."""
+    given: dict[str, Any] = {}
+    if issubclass(declared.cls, Resource):
+        given = {"api_version": API_VERSION, "metadata": META if full else ObjectMeta()}
+    for field in declared.fields:
+        default = field.default
+        required = default is NODEFAULT and field.default_factory is NODEFAULT
+        if (full or required) and field.name not in given:
+            given[field.name] = value_of(field.type, field.name, default, full=full)
+    return declared.cls(**given)
+
+
+def examples(*, full: bool) -> tuple[Resource, ...]:
+    declared = inspect.multi_type_info([KINDS[name] for name in sorted(KINDS)])
+    return tuple(made(one, full=full) for one in declared if isinstance(one, inspect.StructType))
+
+
+FULL, SMALL = examples(full=True), examples(full=False)

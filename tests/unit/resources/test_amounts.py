@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.resources import Amounts
 
 NAMES = st.sampled_from(["cpu", "memory", "gpu", "disk"])
@@ -15,8 +15,8 @@ AMOUNTS = st.dictionaries(NAMES, st.integers(-(10**12), 10**12), max_size=4).map
 
 @given(AMOUNTS)
 def test_amounts_read_back(amounts: Amounts) -> None:
-    assert Amounts.parse(amounts.wire()) == amounts
-    assert Amounts.parse(dict(amounts.wire())) == amounts
+    assert Amounts.parse(amounts.to_wire()) == amounts
+    assert Amounts.parse(dict(amounts.to_wire())) == amounts
 
 
 @given(AMOUNTS, AMOUNTS)
@@ -35,7 +35,7 @@ def test_equal_amounts_have_equal_hashes(a: Amounts) -> None:
 
 
 def test_cpu_and_memory_come_first_on_the_wire() -> None:
-    assert list(Amounts({"z": 1, "memory": 2, "a": 3, "cpu": 4}).wire()) == ["cpu", "memory", "a", "z"]
+    assert list(Amounts({"z": 1, "memory": 2, "a": 3, "cpu": 4}).to_wire()) == ["cpu", "memory", "a", "z"]
 
 
 def test_named_amounts_and_properties() -> None:

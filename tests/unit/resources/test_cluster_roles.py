@@ -6,9 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from outlive.resources import KINDS
-from outlive.resources.cluster_roles import SUBJECTS, cluster_roles
-from outlive.resources.writers import ROLES, may_write_some
+from outlive.resources import KINDS, ROLES, SUBJECTS, may_write_some
+from outlive.resources.cluster_roles import cluster_roles
 
 MANIFEST = Path(__file__).parents[3] / "deploy/kubernetes/roles.yaml"
 

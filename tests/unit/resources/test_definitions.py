@@ -8,23 +8,27 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.loops import run_real
 
-from outlive.base.errors import BadInput
-from outlive.drivers.storage.disks import Disks, Unlocked
-from outlive.node.membership.states import MemberView, cut_off
-from outlive.node.vm.states import reach_of
-from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
-from outlive.resources.definitions import (
+from outlive.base import BadInput
+from outlive.drivers.storage import Disks, Unlocked
+from outlive.node.membership import MemberView, cut_off
+from outlive.node.vm import reach_of
+from outlive.resources import (
+    Amounts,
+    Cut,
     Definition,
     FunctionPlace,
-    completed,
+    Holder,
+    MemberRecord,
+    ObjectMeta,
+    VirtualMachine,
+    VirtualMachineSpec,
+    complete_vm,
     host_problem,
-    made_mac,
+    make_mac,
     parse,
-    tree,
+    parse_xml,
     with_function_places,
 )
-from outlive.resources.memberships import Cut, MemberRecord
-from outlive.resources.vms import Holder
 
 UUID = "7b0a2c5e-0000-4000-8000-00000000d0d0"
 LSP = "b3a4f0d0-0000-4000-8000-00000000ab02"
@@ -68,7 +72,7 @@ def test_what_a_definition_says() -> None:
         "file:/srv/f.img",
     )
     assert found.port_ids == ("52:54:00:aa:bb:01", LSP)
-    assert found.ports[1].mac == made_mac(UUID, 1)
+    assert found.ports[1].mac == make_mac(UUID, 1)
     assert (found.uuid, found.name, found.vcpus, found.memory_bytes) == (UUID, "web", 2, 96 * 2**20)
     assert (found.graphics, found.console, found.host_devices) == (("vnc",), "/log", False)
 
@@ -149,11 +153,11 @@ def _vm(xml: str, name: str = "web-1") -> VirtualMachine:
 
 
 def test_size_disks_and_ports_are_those_of_the_definition() -> None:
-    spec = completed(_vm(definition(disk()))).spec
+    spec = complete_vm(_vm(definition(disk()))).spec
     assert (spec.disks, spec.ports, spec.display_name) == (("file:/srv/a.raw",), (), "web")
     assert spec.resources == Amounts(cpu=2000, memory=96 * 2**20, gpu=1)
     plain = replace(_vm(""), spec=replace(_vm("").spec, definition=""))
-    assert completed(plain) is plain
+    assert complete_vm(plain) is plain
 
 
 @pytest.mark.parametrize(
@@ -169,18 +173,18 @@ def test_size_disks_and_ports_are_those_of_the_definition() -> None:
 def test_a_guest_that_writes_to_what_nobody_can_cut_off_is_never_fenced_by_isolation(
     devices: str, more: str, more_ids: tuple[str, ...]
 ) -> None:
-    vm = completed(_vm(definition(disk() + devices, more=more)))
+    vm = complete_vm(_vm(definition(disk() + devices, more=more)))
     assert vm.spec.disks == ("file:/srv/a.raw", *more_ids)
     record = MemberRecord(machine_id="m", boot_id="b", epoch=3, cut=Cut(through=3, scope=("disk:file:/srv/a.raw",)))
     member = MemberView(host="kvm-1", uid="u", record=record)
     assert cut_off(Holder(hypervisor="kvm-1", member_uid="u", epoch=3), (member,), reach_of(vm)) is (not more_ids)
-    assert run_real(Disks("10.0.0.1", {"local": Unlocked()}, {}).locks(more_ids)) == ()
+    assert run_real(Disks("10.0.0.1", {"local": Unlocked()}, {}).list_locks(more_ids)) == ()
 
 
 def test_a_vm_that_is_named_by_a_uuid_has_that_uuid() -> None:
-    assert completed(_vm(definition(), UUID)).name == UUID
+    assert complete_vm(_vm(definition(), UUID)).name == UUID
     with pytest.raises(BadInput, match="not that of VM"):
-        completed(_vm(definition(), UUID.replace("d0d0", "d0d1")))
+        complete_vm(_vm(definition(), UUID.replace("d0d0", "d0d1")))
 
 
 def test_a_host_that_is_too_small_is_named() -> None:
@@ -232,19 +236,19 @@ class TestVirtualFunctions:
             FunctionPlace(name="eth0v1", pci="0000:01:10.1", device="ens3", vlan=7),
             FunctionPlace(name="eth0v2", pci="0000:01:10.2", device="ens4", vlan=9),
         ]
-        first, second, third = tree(with_function_places(plain, places)).iterfind("devices/interface")
+        first, second, third = parse_xml(with_function_places(plain, places)).iterfind("devices/interface")
         assert [one.get("dev") for one in first.iterfind("source")] == ["ens3"]
         assert [one.get("dev") for one in second.iterfind("source")] == [None]
         tags = [[tag.get("id") for tag in one.iterfind("vlan/tag")] for one in (first, second, third)]
         assert tags == [["7"], ["9"], []]
         places = [FunctionPlace(name="eth0v1", pci="0000:01:10.1", device="", vlan=0)]
-        first, *_ = tree(with_function_places(plain, places)).iterfind("devices/interface")
+        first, *_ = parse_xml(with_function_places(plain, places)).iterfind("devices/interface")
         assert [tag.get("id") for tag in first.iterfind("vlan/tag")] == ["3"], "what the definition says"
         assert [one.get("dev") for one in first.iterfind("source")] == ["eth0v1"]
 
     def test_vm_with_a_function_that_is_passed_through_is_moved_while_it_is_down(self) -> None:
         spec = VirtualMachineSpec(definition=definition(self.PASSED.format("")), migration_method="live")
-        vm = completed(VirtualMachine(metadata=ObjectMeta(name=UUID), spec=spec))
+        vm = complete_vm(VirtualMachine(metadata=ObjectMeta(name=UUID), spec=spec))
         assert [one.pci for one in vm.spec.functions] == ["0000:01:10.2"]
         assert (vm.spec.migration_method, vm.spec.move_method) == ("live", "shutdown")
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.base.errors import BadInput, NotFound, Refused
-from outlive.resources.definitions import made_mac, parse
-from outlive.resources.devices import attached, detached, device_of, devices_named
+from outlive.base import BadInput, NotFound, Refused
+from outlive.resources import device_of, devices_named, make_mac, parse, with_device, without_device
 
 UUID = "7b0a2c5e-0000-4000-8000-00000000d0d0"
 VDA = "<disk type='file'><source file='/a.raw'/><target dev='vda'/></disk>"
@@ -29,47 +28,47 @@ def slot(text: str, name: str) -> str:
 
 
 def test_a_disk_is_put_into_the_definition_with_a_pci_address_of_its_own_and_taken_out_again() -> None:
-    text, name = attached(definition(), VDB)
+    text, name = with_device(definition(), VDB)
     assert (name, parse(text).disk_ids) == ("vdb", ("file:/a.raw", "rbd:vms/b"))
     assert slot(text, "vdb") == "0x1f"
-    more, _ = attached(text, "<disk type='file'><source file='/c.raw'/><target dev='vdc'/></disk>")
+    more, _ = with_device(text, "<disk type='file'><source file='/c.raw'/><target dev='vdc'/></disk>")
     assert slot(more, "vdc") == "0x1e"
-    assert attached(text, VDB) == (text, "vdb"), "the same once more changes nothing"
-    without = detached(more, "vdb")
+    assert with_device(text, VDB) == (text, "vdb"), "the same once more changes nothing"
+    without = without_device(more, "vdb")
     assert parse(without).disk_ids == ("file:/a.raw", "file:/c.raw")
     assert slot(without, "vdc") == "0x1e"
-    assert parse(detached(more, "rbd:vms/b")).disk_ids == parse(without).disk_ids
+    assert parse(without_device(more, "rbd:vms/b")).disk_ids == parse(without).disk_ids
 
 
 def test_an_interface_gets_a_mac_address_and_is_called_by_it() -> None:
-    text, name = attached(definition(), "<interface type='bridge'><source bridge='br0'/></interface>")
-    assert name == made_mac(UUID, 2)
-    assert [one.mac for one in parse(text).ports] == [made_mac(UUID, 0), "52:54:00:00:00:01", name]
+    text, name = with_device(definition(), "<interface type='bridge'><source bridge='br0'/></interface>")
+    assert name == make_mac(UUID, 2)
+    assert [one.mac for one in parse(text).ports] == [make_mac(UUID, 0), "52:54:00:00:00:01", name]
     assert slot(text, name.upper()) == "0x1f"
-    assert device_of(detached(text, name), "vda").disk == "file:/a.raw"
+    assert device_of(without_device(text, name), "vda").disk == "file:/a.raw"
 
 
 def test_an_interface_of_that_address_that_is_another_one_is_refused() -> None:
     port = "<interface type='bridge'><mac address='52:54:00:00:00:01'/><source bridge='{}'/></interface>"
     text = definition(VDA + port.format("br0"))
-    assert attached(text, port.format("br0")) == (text, "52:54:00:00:00:01")
+    assert with_device(text, port.format("br0")) == (text, "52:54:00:00:00:01")
     for other in (port.format("br1"), port.format("br0").replace("'bridge'", "'network'")):
         with pytest.raises(BadInput, match="52:54:00:00:00:01 is there already, as bridge bridge=br0"):
-            attached(text, other)
+            with_device(text, other)
 
 
 def test_interfaces_that_stay_keep_their_mac_addresses() -> None:
     devices = PORTS + "<interface type='bridge'/>"
-    without = detached(definition(devices), "52:54:00:00:00:01", force=True)
-    assert list(devices_named(without)) == [made_mac(UUID, 0), made_mac(UUID, 2)]
+    without = without_device(definition(devices), "52:54:00:00:00:01", force=True)
+    assert list(devices_named(without)) == [make_mac(UUID, 0), make_mac(UUID, 2)]
 
 
 def test_what_has_no_pci_address_of_its_own_is_taken_away_by_force_alone() -> None:
     with pytest.raises(Refused, match="vda has no PCI address"):
-        detached(definition(), "vda")
-    assert parse(detached(definition(), "vda", force=True)).disk_ids == ()
+        without_device(definition(), "vda")
+    assert parse(without_device(definition(), "vda", force=True)).disk_ids == ()
     scsi = definition(VDA.replace("vda", "sda"))
-    assert parse(detached(scsi, "sda")).disk_ids == ()
+    assert parse(without_device(scsi, "sda")).disk_ids == ()
 
 
 @pytest.mark.parametrize(
@@ -92,38 +91,38 @@ def test_what_has_no_pci_address_of_its_own_is_taken_away_by_force_alone() -> No
 )
 def test_what_cannot_be_given_to_a_guest_that_runs(device: str, words: str) -> None:
     with pytest.raises(BadInput) as error:
-        attached(definition(), device)
+        with_device(definition(), device)
     assert words in str(error.value)
 
 
 def test_machines_whose_slots_take_nothing_while_they_run_need_an_address() -> None:
     with pytest.raises(BadInput, match="no PCI address is chosen"):
-        attached(definition(machine="pc-q35-7.2"), VDB)
+        with_device(definition(machine="pc-q35-7.2"), VDB)
     address = "<address type='pci' domain='0' bus='3' slot='0' function='0'/>"
-    text, _ = attached(definition(machine="pc-q35-7.2"), VDB.replace("</disk>", f"{address}</disk>"))
+    text, _ = with_device(definition(machine="pc-q35-7.2"), VDB.replace("</disk>", f"{address}</disk>"))
     assert slot(text, "vdb") == "0"
 
 
 def test_machines_without_acpi_take_nothing_while_they_run() -> None:
     with pytest.raises(BadInput, match="without ACPI"):
-        attached(definition().replace("<acpi/>", ""), VDB)
+        with_device(definition().replace("<acpi/>", ""), VDB)
 
 
 def test_disks_whose_paths_differ_in_their_letters_are_two() -> None:
     both = definition(VDA + VDA.replace("/a.raw", "/A.raw").replace("vda", "vdb"))
-    assert parse(detached(both, "file:/A.raw", force=True)).disk_ids == ("file:/a.raw",)
+    assert parse(without_device(both, "file:/A.raw", force=True)).disk_ids == ("file:/a.raw",)
     for name in ("", "FILE:/a.raw"):
         with pytest.raises(NotFound):
-            detached(both, name)
+            without_device(both, name)
 
 
 @pytest.mark.parametrize("place", ["bus='x'", "slot='0xzz'"])
 def test_an_address_that_is_none_is_named(place: str) -> None:
     wrong = VDA.replace("</disk>", f"<address type='pci' {place}/></disk>")
     with pytest.raises(BadInput, match="is no part of a PCI address"):
-        attached(definition(wrong), VDB)
+        with_device(definition(wrong), VDB)
 
 
 def test_a_device_that_is_not_there_is_named() -> None:
     with pytest.raises(NotFound, match="no device 'vdz'"):
-        detached(definition(), "vdz")
+        without_device(definition(), "vdz")

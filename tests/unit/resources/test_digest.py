@@ -9,23 +9,32 @@ import msgspec
 import pytest
 from tests.unit.resources.examples import FULL, MOMENT, SMALL
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.resources import (
+    DUMPED,
     FAILOVER,
     KINDS,
     Amounts,
     ObjectMeta,
+    Part,
+    RecoveryPolicy,
     Reservation,
     ReservationSpec,
     Resource,
+    State,
     VirtualMachine,
     VirtualMachineSpec,
+    decode,
+    decode_as,
+    digest_of,
+    encode,
+    encode_lines,
+    encode_state,
+    facts_of,
+    read_facts,
+    state_digest,
+    state_facts,
 )
-from outlive.resources.codec import decode, decode_as, encode, encode_lines
-from outlive.resources.digest import digest_of, facts_of
-from outlive.resources.meta import Part
-from outlive.resources.policies import RecoveryPolicy
-from outlive.resources.state import DUMPED, State, encode_state, read_facts, state_digest, state_facts
 
 
 class Limit(Part, frozen=True, kw_only=True):
@@ -76,7 +85,7 @@ def without_written_defaults(value: Any) -> Any:
 
 def amounts(value: object) -> object:
     assert isinstance(value, Amounts)
-    return value.wire()
+    return value.to_wire()
 
 
 @pytest.mark.parametrize("item", FULL, ids=lambda item: item.kind())

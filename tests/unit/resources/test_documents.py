@@ -10,18 +10,20 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.errors import BadInput
-from outlive.base.limits import OBJECT_VALUES
-from outlive.resources.documents import (
+from outlive.base import OBJECT_VALUES, BadInput
+from outlive.resources import (
+    DEPTH,
     PROBLEMS_SHOWN,
+    SLICE_EVENTS,
     BadInputs,
     Problem,
     Problems,
+    YamlLimits,
     parse_documents,
     parse_json,
     parse_request,
+    read_yaml,
 )
-from outlive.resources.yaml_documents import DEPTH, SLICE_EVENTS, YamlLimits, read_yaml
 
 
 def test_every_document_of_a_yaml_file_has_its_line() -> None:

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.errors import BadInput
-from outlive.resources.definitions import parse, tree
-from outlive.resources.devices import attached
-from outlive.resources.domain_elements import PAGE, TABLE, examine, lies_below
+from outlive.base import BadInput
+from outlive.resources import PAGE, TABLE, examine, lies_below, parse, parse_xml, with_device
 
 UUID = "7b0a2c5e-0000-4000-8000-00000000d0d0"
 PRINTED = sorted(Path(__file__).with_name("domains").glob("*.xml"))
@@ -22,7 +20,7 @@ DISK = "<disk type='file'>{}<source file='/srv/a'/><target dev='vda'/></disk>"
 
 
 def domain(devices: str = "", more: str = "", os: str = "<os><type>hvm</type></os>") -> ET.Element:
-    return tree(
+    return parse_xml(
         f"<domain type='kvm'><name>web</name><uuid>{UUID}</uuid><memory>1024</memory><vcpu>1</vcpu>{os}{more}"
         f"<devices>{devices}</devices></domain>"
     )
@@ -35,7 +33,7 @@ def named(devices: str = "", **more: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("path", PRINTED, ids=lambda path: path.stem)
 def test_what_virsh_prints_of_ordinary_domains_is_accepted(path: Path) -> None:
     assert parse(path.read_text()).uuid
-    examine(tree(path.read_text()))
+    examine(parse_xml(path.read_text()))
 
 
 def test_tuning_of_processors_that_stays_below_the_host_s_own_is_accepted() -> None:
@@ -56,7 +54,7 @@ def test_a_screen_has_any_layout_of_a_keyboard(layout: str) -> None:
 
 def test_what_libvirt_makes_by_itself_is_left_out_and_the_rest_stays() -> None:
     text = next(path for path in PRINTED if path.stem == "q35-uefi-running").read_text()
-    found = tree(text)
+    found = parse_xml(text)
     examined = examine(found)
     examined.strip()
     gone = ("seclabel", "resource", "devices/emulator", ".//backingStore", ".//listen", "devices/serial/source[@path]")
@@ -72,7 +70,7 @@ def test_what_libvirt_makes_by_itself_is_left_out_and_the_rest_stays() -> None:
         "/var/lib/libvirt/images/web.qcow2",
         "/var/lib/libvirt/images/debian.iso",
     }
-    assert len(found.findall(".//address")) == len(tree(text).findall(".//address"))
+    assert len(found.findall(".//address")) == len(parse_xml(text).findall(".//address"))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +196,7 @@ def test_a_device_of_the_host_is_named_by_what_libvirt_takes() -> None:
 def test_a_device_that_is_attached_is_looked_at_as_well() -> None:
     text = ET.tostring(domain("", "<features><acpi/></features>"), encoding="unicode")
     with pytest.raises(BadInput, match="script"):
-        attached(text, "<interface type='ethernet'><script path='/tmp/x'/></interface>")
+        with_device(text, "<interface type='ethernet'><script path='/tmp/x'/></interface>")
 
 
 @given(st.sampled_from(sorted(TABLE)), st.text("abcdefghijklmnop", min_size=1, max_size=8))

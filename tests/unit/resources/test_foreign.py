@@ -6,9 +6,8 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from outlive.base.errors import Invalid
-from outlive.resources import KINDS, Event, ObjectRef, Secret, VirtualMachine, find_kind
-from outlive.resources.codec import decode, encode
+from outlive.base import Invalid
+from outlive.resources import KINDS, Event, ObjectRef, Secret, VirtualMachine, decode, encode, find_kind
 from outlive.resources.foreign import (
     FOREIGN_KINDS,
     KubernetesEvent,

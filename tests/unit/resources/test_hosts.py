@@ -6,8 +6,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from outlive.resources import Condition, Hypervisor, HypervisorSpec, HypervisorStatus, ObjectMeta
-from outlive.resources.hosts import StorageLoss, lost_places, out_of_service
+from outlive.resources import (
+    Condition,
+    Hypervisor,
+    HypervisorSpec,
+    HypervisorStatus,
+    ObjectMeta,
+    StorageLoss,
+    explain_out_of_service,
+    lost_places,
+)
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -17,7 +25,7 @@ def host(spec: HypervisorSpec = HypervisorSpec(), status: HypervisorStatus = Hyp
 
 
 def test_a_host_of_which_nothing_bad_is_known_takes_vms() -> None:
-    assert out_of_service(host()) == ""
+    assert explain_out_of_service(host()) == ""
 
 
 @pytest.mark.parametrize(
@@ -43,7 +51,7 @@ def test_a_host_of_which_nothing_bad_is_known_takes_vms() -> None:
     ],
 )
 def test_a_host_that_takes_no_vm_says_why(given: Hypervisor, why: str) -> None:
-    assert out_of_service(given) == why
+    assert explain_out_of_service(given) == why
 
 
 @pytest.mark.parametrize(
@@ -59,4 +67,4 @@ def test_a_host_is_closed_to_the_places_that_it_does_not_reach_and_to_all_where_
     loss: StorageLoss | None, places: tuple[str, ...]
 ) -> None:
     given = host(status=HypervisorStatus(storage_lost=loss))
-    assert (out_of_service(given), lost_places(given)) == ("", places)
+    assert (explain_out_of_service(given), lost_places(given)) == ("", places)

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.resources.examples import FULL, META, SMALL
 
-from outlive.base import limits
-from outlive.base.errors import Invalid
+from outlive.base import Invalid, limits
 from outlive.resources import (
     KINDS,
     PLURALS,
@@ -25,12 +24,20 @@ from outlive.resources import (
     ObjectMeta,
     Resource,
     VirtualMachine,
+    check_annotations,
+    check_labels,
     check_name,
-    condition,
+    check_object,
+    check_size,
+    convert,
+    decode,
+    decode_document,
+    encode,
+    encode_canonical,
+    find_condition,
+    to_builtins,
     with_condition,
 )
-from outlive.resources.codec import check_size, convert, decode, decode_document, encode, encode_canonical, to_builtins
-from outlive.resources.meta import check_annotations, check_labels, check_object
 
 ALL = [*FULL, *SMALL]
 
@@ -222,10 +229,10 @@ def test_the_time_of_a_condition_stays_while_its_status_does() -> None:
     same = Condition(type="Ready", status="True", reason="b", last_transition_time=T1)
     other = Condition(type="Ready", status="False", reason="c", last_transition_time=T1)
     conditions = with_condition((), first)
-    kept = condition(with_condition(conditions, same), "Ready")
+    kept = find_condition(with_condition(conditions, same), "Ready")
     assert kept is not None
     assert (kept.reason, kept.last_transition_time) == ("b", T0)
-    changed = condition(with_condition(conditions, other), "Ready")
+    changed = find_condition(with_condition(conditions, other), "Ready")
     assert changed is not None
     assert changed.last_transition_time == T1
 
@@ -234,7 +241,7 @@ def test_a_condition_keeps_its_place_and_its_neighbours() -> None:
     a, b = Condition(type="A", status="True"), Condition(type="B", status="True")
     new = Condition(type="A", status="False")
     assert with_condition((a, b), new) == (new, b)
-    assert condition((a, b), "C") is None
+    assert find_condition((a, b), "C") is None
 
 
 @pytest.mark.slow

@@ -8,29 +8,32 @@ from typing import Any
 import msgspec
 import pytest
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Invalid
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import Invalid, LoopClock, Random, SeededIds
 from outlive.resources import (
+    FORMER_MEMBERSHIPS,
+    HOLDERS_LIMIT,
     KINDS,
+    RUN_FINALIZER,
+    SILENT_PEERS,
+    FormerMembership,
     Holder,
     Hypervisor,
+    Instance,
     MemberRecord,
     Membership,
     ObjectMeta,
+    Proof,
     StorageDaemon,
+    StorageDevice,
+    StorageVolume,
     VirtualMachine,
     VirtualMachineStatus,
+    check_lists,
+    decode,
+    encode,
+    kind_schema,
 )
-from outlive.resources.codec import decode, encode
-from outlive.resources.hosts import Instance
-from outlive.resources.list_limits import check_lists
-from outlive.resources.memberships import FORMER_MEMBERSHIPS, SILENT_PEERS, FormerMembership, Proof
-from outlive.resources.schema import kind_schema
-from outlive.resources.storage import StorageDevice, StorageVolume
-from outlive.resources.vms import HOLDERS_LIMIT, RUN_FINALIZER
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore
 
 _replace = msgspec.structs.replace
 

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from tests.support.readers_table import readers_table
 from tests.unit.resources.examples import FULL
 
-from outlive.api.auth import Identity, Role, visible_part
-from outlive.base.errors import Forbidden
+from outlive.api import Identity, Role, visible_part
+from outlive.base import Forbidden
 from outlive.resources import (
     HOST_LABEL,
     KINDS,
+    READERS,
+    USER_DATA,
+    VERBS,
     Assigned,
     Console,
     Holder,
@@ -28,13 +31,18 @@ from outlive.resources import (
     Token,
     VirtualMachine,
     VirtualMachineSpec,
+    VirtualMachineStatus,
+    encode,
+    find_reads,
+    has_uuid,
+    hosts_of,
+    restore_hidden,
+    shared_part,
+    without_passwords,
 )
-from outlive.resources.codec import encode
-from outlive.resources.definitions import has_uuid
-from outlive.resources.readers import READERS, ROLES, VERBS, hosts_of, reads, restored, shared_part, without_passwords
-from outlive.resources.vms import USER_DATA, VirtualMachineStatus
+from outlive.resources.readers import ROLES
 
-DOCS = Path(__file__).parents[3] / "docs/concepts/security.md"
+DOCS = Path(__file__).parents[3] / "docs/reference/permissions.md"
 UUID = "6f9619ff-8b86-4011-b42d-00cf4fc964ff"
 _replace = msgspec.structs.replace
 
@@ -54,7 +62,7 @@ def test_every_kind_is_in_the_table_and_every_role_of_it_is_known() -> None:
 
 @pytest.mark.parametrize("role", ["scheduler", "liquid", "join", "nobody"])
 def test_a_role_that_the_table_does_not_name_reads_nothing(role: str) -> None:
-    assert [kind for kind in KINDS.values() for verb in VERBS if reads(role, kind, verb)] == []
+    assert [kind for kind in KINDS.values() for verb in VERBS if find_reads(role, kind, verb)] == []
 
 
 def test_what_leaves_a_host_can_be_shown_as_a_deletion() -> None:
@@ -91,7 +99,7 @@ def test_a_vm_belongs_to_the_hosts_that_have_to_do_with_it(one: VirtualMachine, 
 
 def test_a_host_that_merely_holds_a_vm_gets_nothing_that_belongs_to_the_vm() -> None:
     held = vm(assigned=Assigned(hypervisor="a"), home="b", holders=(Holder(hypervisor="a"), Holder(hypervisor="c")))
-    assert (held.hosts(), held.placed_hosts(), held.bound_hosts()) == ({"a", "c"}, {"a", "b"}, {"a"})
+    assert (held.involved_hosts(), held.placed_hosts(), held.bound_hosts()) == ({"a", "c"}, {"a", "b"}, {"a"})
     console = full(Console)
     shown = {host: visible_part(Identity("t", Role.HOST, host), console, vm=held) is not None for host in "abcd"}
     assert shown == {"a": True, "b": True, "c": False, "d": False}
@@ -99,9 +107,9 @@ def test_a_host_that_merely_holds_a_vm_gets_nothing_that_belongs_to_the_vm() -> 
 
 @pytest.mark.parametrize("role", ["viewer", "operator"])
 def test_no_digest_of_a_token_is_shown_whichever_of_its_secrets_it_is_of(role: str) -> None:
-    found, token = reads(role, Token), full(Token)
+    found, token = find_reads(role, Token), full(Token)
     assert found is not None
-    shown = encode(found.part(token, "get", own=False))
+    shown = encode(found.select_part(token, "get", own=False))
     for digest in (token.digest, token.next_digest, token.former_digest):
         assert digest
         assert digest.encode() not in shown
@@ -138,9 +146,13 @@ def test_of_a_vm_of_another_host_nothing_is_left_that_its_user_wrote() -> None:
     one = _replace(one, spec=_replace(one.spec, definition=written))
     shown = shared_part(one)
     assert has_uuid(shown.spec.definition, UUID)
-    assert (shown.spec.disks, shown.spec.ports, shown.spec.start_after) == (("d",), ("p",), ("db",))
+    assert (shown.spec.disks, shown.spec.ports, shown.spec.start_after) == (("disks",), ("ports",), ("start_after",))
     assert shown.spec.affinity_rules == one.spec.affinity_rules
-    assert (shown.hosts(), shown.status.home, shown.metadata.labels) == (one.hosts(), "h1", one.metadata.labels)
+    assert (shown.involved_hosts(), shown.status.home, shown.metadata.labels) == (
+        one.involved_hosts(),
+        "h1",
+        one.metadata.labels,
+    )
     kept = {"definition", "server_group", "server_group_policy", "affinity", "power_state", "disks", "ports"}
     kept |= {"network_policy", "start_after", "shared_disks"}
     empty = VirtualMachineSpec()
@@ -161,9 +173,9 @@ def test_a_coordinator_is_shown_of_a_vm_of_another_host_what_the_guest_is_told(s
     meta = _replace(one.metadata, annotations={USER_DATA: "#cloud-config", "other": "secret"})
     one = _replace(one, metadata=meta, spec=_replace(one.spec, definition=definition, flavor="small"))
     shown = {
-        role: found.part(one, "list", own=False)
+        role: found.select_part(one, "list", own=False)
         for role in ("host", "coordinator")
-        if (found := reads(role, VirtualMachine, "list")) is not None
+        if (found := find_reads(role, VirtualMachine, "list")) is not None
     }
     assert shown["host"] == shared_part(one)
     seen = shown["coordinator"]
@@ -187,12 +199,12 @@ def test_the_uuid_of_a_vm_of_another_host_is_that_of_its_definition(more: str) -
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 def test_what_is_written_back_as_it_was_shown_changes_nothing(kind: type[Resource], role: str, status: bool) -> None:
-    current, found = full(kind), reads(role, kind)
+    current, found = full(kind), find_reads(role, kind)
     for own in (True, False) if found is not None else ():
-        seen = found.part(current, "get", own=own) if found is not None else None
+        seen = found.select_part(current, "get", own=own) if found is not None else None
         if seen is not None:
             names = [name for name in kind.__struct_fields__ if not kind.has_status() or (name == "status") is status]
-            merged = restored(current, seen, seen, status=status)
+            merged = restore_hidden(current, seen, seen, status=status)
             assert [name for name in names if getattr(merged, name) != getattr(current, name)] == []
 
 
@@ -204,10 +216,12 @@ def test_what_a_host_writes_is_written_and_what_it_was_not_shown_is_kept(mine: l
     current: VirtualMachine = full(VirtualMachine)
     seen = shared_part(current)
     holders = (*seen.status.holders, *(Holder(hypervisor=name) for name in mine))
-    status = restored(current, seen, _replace(seen, status=_replace(seen.status, holders=holders)), status=True).status
+    status = restore_hidden(
+        current, seen, _replace(seen, status=_replace(seen.status, holders=holders)), status=True
+    ).status
     assert status == _replace(current.status, holders=(*current.status.holders, *holders[1:]))
     relabelled = _replace(seen, metadata=_replace(seen.metadata, labels=labels))
-    merged = restored(current, seen, relabelled)
+    merged = restore_hidden(current, seen, relabelled)
     assert isinstance(merged, VirtualMachine)
     assert (merged.metadata, merged.spec) == (_replace(current.metadata, labels=labels), current.spec)
 
@@ -219,8 +233,8 @@ def test_a_definition_with_a_password_is_not_changed_by_who_is_not_shown_it() ->
     for changed in ("<domain/>", "", text):
         wanted = _replace(seen, spec=_replace(seen.spec, definition=changed))
         with pytest.raises(Forbidden, match="is not shown, and would lose it") as caught:
-            restored(current, seen, wanted)
+            restore_hidden(current, seen, wanted)
         assert caught.value.place == "spec.definition"
     free = VirtualMachine(metadata=ObjectMeta(name="vm-1"), spec=VirtualMachineSpec(definition="<domain/>"))
     wanted = _replace(free, spec=_replace(free.spec, definition="<domain type='kvm'/>"))
-    assert restored(free, without_passwords(free), wanted) == wanted
+    assert restore_hidden(free, without_passwords(free), wanted) == wanted

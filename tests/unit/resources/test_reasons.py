@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from outlive.resources.reasons import TABLE, HoldReason, Message, Reason, Template, names, render
-from outlive.resources.reasons.model import fill
+from outlive.resources.reasons import TABLE, HoldReason, Message, Reason, Template, fill, join_names, render
 
 
 def test_a_reason_reads_as_its_template_with_its_values() -> None:
@@ -18,8 +17,8 @@ def test_a_reason_reads_as_its_template_with_its_values() -> None:
 
 
 def test_a_list_names_its_first_members_and_how_many_more_there_are() -> None:
-    assert names(("a", "b")) == "a, b"
-    assert names(tuple("abcdefg")) == "a, b, c, d, e and 2 more"
+    assert join_names(("a", "b")) == "a, b"
+    assert join_names(tuple("abcdefg")) == "a, b, c, d, e and 2 more"
     assert fill("{hosts} are silent", {"hosts": ("a", "b")}) == "a, b are silent"
 
 

@@ -12,9 +12,19 @@ from msgspec import inspect as types
 from tests.support.command import outlive
 from tests.unit.resources.examples import FULL, SMALL
 
-from outlive.resources import KINDS, Election, Resource
-from outlive.resources.codec import to_builtins
-from outlive.resources.schema import column_type, crd, crds, field_docs, kind_schema, openapi_schemas, printer_columns
+from outlive.resources import (
+    KINDS,
+    Election,
+    Resource,
+    build_crd,
+    build_crds,
+    column_type,
+    field_docs,
+    kind_schema,
+    openapi_schemas,
+    printer_columns,
+    to_builtins,
+)
 
 TYPES = {"string", "integer", "number", "boolean", "object", "array"}
 Schema = dict[str, Any]
@@ -84,7 +94,7 @@ def test_the_check_itself_finds_what_is_wrong() -> None:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 def test_a_manifest_names_the_kind(kind: type[Resource]) -> None:
-    manifest = crd(kind)
+    manifest = build_crd(kind)
     spec = manifest["spec"]
     assert manifest["metadata"]["name"] == f"{kind.info.plural}.outlive.dev"
     assert spec["scope"] == "Cluster"
@@ -96,7 +106,7 @@ def test_a_manifest_names_the_kind(kind: type[Resource]) -> None:
 
 
 def test_there_is_a_manifest_for_every_kind() -> None:
-    assert [manifest["spec"]["names"]["kind"] for manifest in crds()] == sorted(KINDS)
+    assert [manifest["spec"]["names"]["kind"] for manifest in build_crds()] == sorted(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))

@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.resources import (
     Amounts,
     Assigned,
+    BadInputs,
     Coverage,
     CoverageStatus,
     Hypervisor,
@@ -18,11 +19,13 @@ from outlive.resources import (
     ObjectMeta,
     ObjectRef,
     Resource,
+    State,
     VirtualMachine,
     VirtualMachineStatus,
+    decode_state,
+    encode_state,
+    state_digest,
 )
-from outlive.resources.documents import BadInputs
-from outlive.resources.state import State, decode_state, encode_state, state_digest
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

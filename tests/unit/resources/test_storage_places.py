@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.resources.storage_places import first_lost, lies_in, place_of
+from outlive.resources import first_lost, lies_in, place_of
 
 
 @pytest.mark.parametrize(

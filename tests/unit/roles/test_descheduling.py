@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.support.sales import Market, host, in_cloud, vm
 from tests.unit.placement.test_descheduling import steal
 
-from outlive.placement.descheduling import NOVA, OWN
+from outlive.placement import NOVA, OWN
 from outlive.resources import Descheduling
 from outlive.store import list_all
 

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
+from tests.support.loops import run_by
 from tests.support.network_clouds import INTERFACE, MAC, Cloud, guest, in_cloud
 
-from outlive.network.operations import PORTS, SWITCHES, upsert
+from outlive.network import PORTS, SWITCHES, upsert
 from outlive.resources import (
     Assigned,
     Condition,
@@ -16,12 +17,15 @@ from outlive.resources import (
     ObjectMeta,
     ObjectRef,
     Resource,
+    Subnet,
     VirtualMachine,
     VirtualMachinePort,
+    VirtualMachinePortSpec,
     VirtualNetwork,
-    condition,
+    VirtualNetworkSpec,
+    find_condition,
+    interface_id,
 )
-from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec, interface_id
 
 pytestmark = pytest.mark.slow
 
@@ -45,18 +49,16 @@ def with_mac(guest: list[Resource], mac: str) -> list[Resource]:
     return [vm, replace(port, spec=replace(port.spec, mac=mac))]
 
 
-def test_a_malformed_routed_network_is_told_with_its_name_and_others_are_served() -> None:
-    async def story(cloud: Cloud) -> None:
-        assert await cloud.programmed("web") == ""
-        assert await cloud.programmed("lost") == "network-invalid"
-        found = condition((await cloud.store.get(VirtualNetwork, "apple")).status.conditions, "Programmed")
-        assert found is not None
-        assert (found.status, found.reason) == ("False", "network-invalid")
-        assert "apple" in found.message
-        await asyncio.sleep(75)
-        assert "network-port-refused.lost.0" in await cloud.faults()
-
-    in_cloud("red", story, beside=(network("apple", "10.44.0.1/16"), *guest("lost", "apple", 7)))
+@run_by(in_cloud, "red", beside=(network("apple", "10.44.0.1/16"), *guest("lost", "apple", 7)))
+async def test_a_malformed_routed_network_is_told_with_its_name_and_others_are_served(cloud: Cloud) -> None:
+    assert await cloud.programmed("web") == ""
+    assert await cloud.programmed("lost") == "network-invalid"
+    found = find_condition((await cloud.store.get(VirtualNetwork, "apple")).status.conditions, "Programmed")
+    assert found is not None
+    assert (found.status, found.reason) == ("False", "network-invalid")
+    assert "apple" in found.message
+    await asyncio.sleep(75)
+    assert "network-port-refused.lost.0" in await cloud.faults()
 
 
 def test_a_mac_that_is_none_is_told_of_its_port_and_other_ports_are_served_also_those_of_its_vm() -> None:
@@ -69,7 +71,7 @@ def test_a_mac_that_is_none_is_told_of_its_port_and_other_ports_are_served_also_
     async def story(cloud: Cloud) -> None:
         assert await cloud.programmed("lost") == "mac-invalid"
         other = await cloud.store.get(VirtualMachinePort, "lost.1")
-        assert (condition(other.status.conditions, "Programmed") or NOBODY).status == "True"
+        assert (find_condition(other.status.conditions, "Programmed") or NOBODY).status == "True"
         await cloud.plug("ch-1")
         await cloud.set_vm(migration=Migration(id="m1", source="ch-1", target="ch-2"))
         await asyncio.sleep(2)
@@ -102,7 +104,7 @@ def test_of_two_vms_with_one_interface_id_the_older_keeps_its_port() -> None:
 
     async def story(cloud: Cloud) -> None:
         assert await cloud.programmed("older") == ""
-        found = condition((await cloud.port_of("a-younger")).status.conditions, "Programmed")
+        found = find_condition((await cloud.port_of("a-younger")).status.conditions, "Programmed")
         assert found is not None
         assert found.reason == "interface-twice"
         assert "older" in found.message
@@ -161,7 +163,7 @@ async def change_port(cloud: Cloud, vm: str, **spec: object) -> None:
 
 async def notice(cloud: Cloud, vm: str) -> str:
     """What is wrong with the network or the addresses of its first port, which is programmed all the same."""
-    found = condition((await cloud.port_of(vm)).status.conditions, "AddressesReserved")
+    found = find_condition((await cloud.port_of(vm)).status.conditions, "AddressesReserved")
     return found.reason if found is not None and found.status == "False" else ""
 
 
@@ -182,23 +184,21 @@ def test_of_two_ports_that_were_given_one_address_the_older_keeps_it(hours: tupl
     in_cloud("green", story, beside=[one for each in guests for one in each])
 
 
-def test_a_port_that_comes_to_ask_for_the_address_of_another_one_keeps_its_own() -> None:
-    async def story(cloud: Cloud) -> None:
-        before, taken = address(await cloud.port_of("older")), address(await cloud.port())
-        await change_port(cloud, "older", addresses=(taken,))
-        assert (await cloud.programmed("older"), await cloud.programmed("web")) == ("", "")
-        assert address(await cloud.port_of("older")) == before
-        assert await notice(cloud, "older") == "address-twice"
-        await change_port(cloud, "older", addresses=("10.1.0.77",))
-        assert address(await cloud.port_of("older")) == before
-        assert await notice(cloud, "older") == "addresses-changed"
-        vm = await cloud.store.get(VirtualMachine, "older")
-        await cloud.store.replace(replace(vm, spec=replace(vm.spec, power_state="stopped")))
-        await asyncio.sleep(2)
-        assert address(await cloud.port_of("older")) == "10.1.0.77/24"
-        assert await notice(cloud, "older") == ""
-
-    in_cloud("green", story, beside=guest("older", "green", 7, hour=0))
+@run_by(in_cloud, "green", beside=guest("older", "green", 7, hour=0))
+async def test_a_port_that_comes_to_ask_for_the_address_of_another_one_keeps_its_own(cloud: Cloud) -> None:
+    before, taken = address(await cloud.port_of("older")), address(await cloud.port())
+    await change_port(cloud, "older", addresses=(taken,))
+    assert (await cloud.programmed("older"), await cloud.programmed("web")) == ("", "")
+    assert address(await cloud.port_of("older")) == before
+    assert await notice(cloud, "older") == "address-twice"
+    await change_port(cloud, "older", addresses=("10.1.0.77",))
+    assert address(await cloud.port_of("older")) == before
+    assert await notice(cloud, "older") == "addresses-changed"
+    vm = await cloud.store.get(VirtualMachine, "older")
+    await cloud.store.replace(replace(vm, spec=replace(vm.spec, power_state="stopped")))
+    await asyncio.sleep(2)
+    assert address(await cloud.port_of("older")) == "10.1.0.77/24"
+    assert await notice(cloud, "older") == ""
 
 
 @pytest.mark.parametrize("written", ["2001:DB8::7", "2001:db8:0:0::7/64", "2001:0db8::0007"])
@@ -256,41 +256,37 @@ def test_an_address_that_no_port_may_have_is_told_and_a_port_that_has_one_keeps_
     )
 
 
-def test_an_address_that_a_network_comes_to_exclude_is_kept_by_the_port_that_has_it() -> None:
-    async def story(cloud: Cloud) -> None:
-        before = address(await cloud.port())
-        green = await cloud.store.get(VirtualNetwork, "green")
-        subnets = (Subnet(cidr="10.1.0.0/24", excluded=(before.partition("/")[0],)),)
-        await cloud.store.replace(replace(green, spec=replace(green.spec, subnets=subnets)))
-        await asyncio.sleep(2)
-        assert (await cloud.programmed("web"), await notice(cloud, "web")) == ("", "no-address")
-        assert address(await cloud.port()) == before
-        assert "NotChanged" in await cloud.events()
-
-    in_cloud("green", story)
+@run_by(in_cloud, "green")
+async def test_an_address_that_a_network_comes_to_exclude_is_kept_by_the_port_that_has_it(cloud: Cloud) -> None:
+    before = address(await cloud.port())
+    green = await cloud.store.get(VirtualNetwork, "green")
+    subnets = (Subnet(cidr="10.1.0.0/24", excluded=(before.partition("/")[0],)),)
+    await cloud.store.replace(replace(green, spec=replace(green.spec, subnets=subnets)))
+    await asyncio.sleep(2)
+    assert (await cloud.programmed("web"), await notice(cloud, "web")) == ("", "no-address")
+    assert address(await cloud.port()) == before
+    assert "NotChanged" in await cloud.events()
 
 
-def test_a_port_changes_its_network_once_its_vm_is_down() -> None:
-    async def story(cloud: Cloud) -> None:
-        before = await cloud.port()
-        await change_port(cloud, "web", network="blue")
-        assert (await cloud.programmed("web"), await notice(cloud, "web")) == ("", "network-changed")
-        row = cloud.row(INTERFACE)
-        assert row is not None
-        assert (row["switch"], (await cloud.port()).status.addresses) == (
-            "green_ovn_layer2_switch",
-            before.status.addresses,
-        )
-        assert await cloud.check() == [("not-bound", "VirtualMachinePort/web.0")]
-        vm = await cloud.vm()
-        await cloud.store.replace(replace(vm, spec=replace(vm.spec, power_state="stopped")))
-        await asyncio.sleep(2)
-        row = cloud.row(INTERFACE)
-        assert row is not None
-        assert (row["switch"], address(await cloud.port())) == ("blue_ovn_layer2_switch", "10.7.0.1/24")
-        assert (await cloud.programmed("web"), await notice(cloud, "web")) == ("", "")
-
-    in_cloud("green", story, beside=(network("blue", "10.7.0.0/24", "layer2"),))
+@run_by(in_cloud, "green", beside=(network("blue", "10.7.0.0/24", "layer2"),))
+async def test_a_port_changes_its_network_once_its_vm_is_down(cloud: Cloud) -> None:
+    before = await cloud.port()
+    await change_port(cloud, "web", network="blue")
+    assert (await cloud.programmed("web"), await notice(cloud, "web")) == ("", "network-changed")
+    row = cloud.row(INTERFACE)
+    assert row is not None
+    assert (row["switch"], (await cloud.port()).status.addresses) == (
+        "green_ovn_layer2_switch",
+        before.status.addresses,
+    )
+    assert await cloud.check() == [("not-bound", "VirtualMachinePort/web.0")]
+    vm = await cloud.vm()
+    await cloud.store.replace(replace(vm, spec=replace(vm.spec, power_state="stopped")))
+    await asyncio.sleep(2)
+    row = cloud.row(INTERFACE)
+    assert row is not None
+    assert (row["switch"], address(await cloud.port())) == ("blue_ovn_layer2_switch", "10.7.0.1/24")
+    assert (await cloud.programmed("web"), await notice(cloud, "web")) == ("", "")
 
 
 @pytest.mark.parametrize("kind", ["green", "red"])
@@ -319,33 +315,29 @@ def test_after_a_restore_of_the_store_a_vm_keeps_the_addresses_that_its_rows_hav
     in_cloud(kind, story, beside=others, rows=rows)
 
 
-def test_addresses_of_ports_that_are_gone_are_free_again() -> None:
-    async def story(cloud: Cloud) -> None:
-        for number in range(2, 12):
-            vm, port = guest(f"vm-{number}", "tiny", number)
-            await cloud.store.create(vm)
-            await cloud.store.replace_status(
-                replace(vm, metadata=(await cloud.store.get(VirtualMachine, vm.name)).metadata)
-            )
-            await cloud.store.create(port)
-            await asyncio.sleep(2)
-            assert await cloud.programmed(vm.name) == ""
-            await cloud.store.delete((await cloud.store.get(VirtualMachinePort, port.name)).ref)
-            await asyncio.sleep(35)
-
-    in_cloud("green", story, beside=(network("tiny", "10.7.0.0/29", "layer2"),))
-
-
-def test_ports_of_vms_that_are_gone_or_elsewhere_are_not_remembered() -> None:
-    async def story(cloud: Cloud) -> None:
-        network = cloud.role.network
-        assert network is not None
-        assert network._vm_of_port == {interface_id(INTERFACE, "twin", "ch-1"): "web"}
-        await cloud.set_vm(assigned=Assigned(hypervisor="ch-2"))
+@run_by(in_cloud, "green", beside=(network("tiny", "10.7.0.0/29", "layer2"),))
+async def test_addresses_of_ports_that_are_gone_are_free_again(cloud: Cloud) -> None:
+    for number in range(2, 12):
+        vm, port = guest(f"vm-{number}", "tiny", number)
+        await cloud.store.create(vm)
+        await cloud.store.replace_status(
+            replace(vm, metadata=(await cloud.store.get(VirtualMachine, vm.name)).metadata)
+        )
+        await cloud.store.create(port)
         await asyncio.sleep(2)
-        assert network._vm_of_port == {interface_id(INTERFACE, "twin", "ch-2"): "web"}
-        await cloud.store.delete((await cloud.port()).ref)
-        await asyncio.sleep(2)
-        assert network._vm_of_port == {}
+        assert await cloud.programmed(vm.name) == ""
+        await cloud.store.delete((await cloud.store.get(VirtualMachinePort, port.name)).ref)
+        await asyncio.sleep(35)
 
-    in_cloud("red", story)
+
+@run_by(in_cloud, "red")
+async def test_ports_of_vms_that_are_gone_or_elsewhere_are_not_remembered(cloud: Cloud) -> None:
+    network = cloud.role.network
+    assert network is not None
+    assert network._vm_of_port == {interface_id(INTERFACE, "twin", "ch-1"): "web"}
+    await cloud.set_vm(assigned=Assigned(hypervisor="ch-2"))
+    await asyncio.sleep(2)
+    assert network._vm_of_port == {interface_id(INTERFACE, "twin", "ch-2"): "web"}
+    await cloud.store.delete((await cloud.port()).ref)
+    await asyncio.sleep(2)
+    assert network._vm_of_port == {}

@@ -7,14 +7,19 @@ import json
 
 import pytest
 from msgspec.structs import replace
+from tests.support.loops import run_by
 from tests.unit.placement.test_descheduling import steal
 from tests.unit.roles.test_up import SETTINGS, lived
 
-from outlive.placement import history
-from outlive.placement.external import encode_request
-from outlive.placement.knowledge import FLAVOR_GROUPS, NEVER, version_of
-from outlive.placement.request import PlacementRequest
-from outlive.placement.settings import OvercommitMapping
+from outlive.placement import (
+    FLAVOR_GROUPS,
+    NEVER,
+    OvercommitMapping,
+    PlacementRequest,
+    encode_request,
+    history,
+    version_of,
+)
 from outlive.resources import (
     IN_FLIGHT,
     Amounts,
@@ -28,11 +33,10 @@ from outlive.resources import (
     PipelineSpec,
     PlacementHistory,
     Reservation,
-    Step,
+    StepSpec,
 )
-from outlive.roles.up import UpRole
-from outlive.store import list_all
-from outlive.store.memory import MemoryStore
+from outlive.roles import UpRole
+from outlive.store import MemoryStore, list_all
 
 ASKED = PlacementRequest(
     resource_id="new",
@@ -49,24 +53,24 @@ async def in_flight(store: MemoryStore) -> list[str]:
 
 
 @pytest.mark.slow
-def test_room_and_history_follow_novas_call_and_the_room_goes_when_the_vm_is_seen() -> None:
-    async def story(store: MemoryStore, made: UpRole) -> None:
-        await asyncio.sleep(60)
-        answer = await made.placement.external(encode_request(ASKED))
-        hosts = json.loads(answer.body)["hosts"]
-        await asyncio.sleep(5)
-        assert sorted(await in_flight(store)) == sorted(hosts[:3])
-        kept = await store.get(PlacementHistory, "nova-new")
-        assert kept.status.current is not None
-        assert kept.status.current.target_host == hosts[0]
-        host = await store.get(Hypervisor, hosts[1])
-        seen = (*host.status.instances, Instance(id="new"))
-        await store.replace_status(replace(host, status=replace(host.status, instances=seen)))
-        await asyncio.sleep(5)
-        assert await in_flight(store) == []
-        assert made.ready() == ""
-
-    lived(11, story)
+@run_by(lived, 11)
+async def test_room_and_history_follow_novas_call_and_the_room_goes_when_the_vm_is_seen(
+    store: MemoryStore, made: UpRole
+) -> None:
+    await asyncio.sleep(60)
+    answer = await made.placement.answer_external(encode_request(ASKED))
+    hosts = json.loads(answer.body)["hosts"]
+    await asyncio.sleep(5)
+    assert sorted(await in_flight(store)) == sorted(hosts[:3])
+    kept = await store.get(PlacementHistory, "nova-new")
+    assert kept.status.current is not None
+    assert kept.status.current.target_host == hosts[0]
+    host = await store.get(Hypervisor, hosts[1])
+    seen = (*host.status.instances, Instance(id="new"))
+    await store.replace_status(replace(host, status=replace(host.status, instances=seen)))
+    await asyncio.sleep(5)
+    assert await in_flight(store) == []
+    assert made.explain_unready() == ""
 
 
 @pytest.mark.slow
@@ -76,7 +80,7 @@ def test_what_was_not_seen_ends_and_its_history_is_forgotten(monkeypatch: pytest
 
     async def story(store: MemoryStore, made: UpRole) -> None:
         await asyncio.sleep(60)
-        await made.placement.external(encode_request(ASKED))
+        await made.placement.answer_external(encode_request(ASKED))
         await asyncio.sleep(605)
         assert await in_flight(store) == []
         assert [one.name async for one in list_all(store, PlacementHistory)] == ["nova-new"]
@@ -87,16 +91,14 @@ def test_what_was_not_seen_ends_and_its_history_is_forgotten(monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_flavor_groups_have_a_version_and_detectors_find_by_records() -> None:
-    async def story(store: MemoryStore, made: UpRole) -> None:
-        await store.create(steal(("v00", "h00", 50.0), ("of-nova", "h01", 50.0)))
-        await asyncio.sleep(180)
-        assert version_of(await store.get(Knowledge, FLAVOR_GROUPS)) == NEVER
-        found = {one.spec.ref: one async for one in list_all(store, Descheduling)}
-        reasons = {name: one.status.conditions[0].reason for name, one in found.items()}
-        assert reasons == dict.fromkeys(("v00", "of-nova"), "UnsupportedRefType")  # nobody here moves servers of Nova
-
-    lived(13, story)
+@run_by(lived, 13)
+async def test_flavor_groups_have_a_version_and_detectors_find_by_records(store: MemoryStore, made: UpRole) -> None:
+    await store.create(steal(("v00", "h00", 50.0), ("of-nova", "h01", 50.0)))
+    await asyncio.sleep(180)
+    assert version_of(await store.get(Knowledge, FLAVOR_GROUPS)) == NEVER
+    found = {one.spec.ref: one async for one in list_all(store, Descheduling)}
+    reasons = {name: one.status.conditions[0].reason for name, one in found.items()}
+    assert reasons == dict.fromkeys(("v00", "of-nova"), "UnsupportedRefType")  # nobody here moves servers of Nova
 
 
 def test_overcommit_is_set_where_it_is_configured() -> None:
@@ -110,13 +112,11 @@ def test_overcommit_is_set_where_it_is_configured() -> None:
     lived(14, story, settings)
 
 
-def test_a_pipeline_that_cannot_be_used_is_seen_in_the_metrics() -> None:
-    async def story(store: MemoryStore, made: UpRole) -> None:
-        wrong = Step(name="filter_correct_az", params=(Parameter(key="unknown", bool_value=True),))
-        await store.create(Pipeline(metadata=ObjectMeta(name="broken"), spec=PipelineSpec(filters=(wrong,))))
-        await asyncio.sleep(5)
-        lines = made.metrics.render().decode().splitlines()
-        unready = [line for line in lines if line.startswith("outlive_pipeline_ready{") and line.endswith(" 0.0")]
-        assert unready == ['outlive_pipeline_ready{pipeline="broken"} 0.0']
-
-    lived(14, story)
+@run_by(lived, 14)
+async def test_a_pipeline_that_cannot_be_used_is_seen_in_the_metrics(store: MemoryStore, made: UpRole) -> None:
+    wrong = StepSpec(name="filter_correct_az", params=(Parameter(key="unknown", bool_value=True),))
+    await store.create(Pipeline(metadata=ObjectMeta(name="broken"), spec=PipelineSpec(filters=(wrong,))))
+    await asyncio.sleep(5)
+    lines = made.metrics.render().decode().splitlines()
+    unready = [line for line in lines if line.startswith("outlive_pipeline_ready{") and line.endswith(" 0.0")]
+    assert unready == ['outlive_pipeline_ready{pipeline="broken"} 0.0']

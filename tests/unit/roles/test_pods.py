@@ -10,12 +10,11 @@ from tests.support.loops import run
 from tests.support.northbound import WatchedNorthbound
 from tests.support.pod_worlds import NODES, PodWorld, RecordedEvents, ServerVerbs
 
-from outlive.base.random import Random
-from outlive.failover.ports import Inline
-from outlive.network.settings import NetworkSettings
+from outlive.base import Random
+from outlive.failover import Inline
+from outlive.network import NetworkSettings
 from outlive.resources import Election
-from outlive.roles.settings import RoleSettings
-from outlive.roles.up import NetworkDatabases, PodCluster, Ports, UpRole
+from outlive.roles import NetworkDatabases, PodCluster, Ports, RoleSettings, UpRole
 from outlive.simulation.network import SimulatedSouthbound
 from outlive.store import list_all
 
@@ -53,7 +52,7 @@ def test_a_role_follows_pods(local: tuple[str, ...]) -> None:
         world.run("cart-1", "cart", NODES[0])
         await world.settle(5)
         assert nb.port("shop_cart-1")
-        assert role.ready() == ""
+        assert role.explain_unready() == ""
         role.stop()
         await running
         return {one.name async for one in list_all(world.store, Election)}

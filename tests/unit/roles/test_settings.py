@@ -7,11 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from outlive.base.errors import BadInput
-from outlive.cli.settings import all_sections, host_sections
-from outlive.roles.settings import SECTIONS, RoleSettings, role_settings
-from outlive.runtime.config import load_settings
-from outlive.runtime.validation import struct_in
+from outlive.base import BadInput
+from outlive.cli import all_sections, host_sections
+from outlive.roles import SECTIONS, RoleSettings, role_settings
+from outlive.runtime import load_settings, struct_in
 
 STRUCTS = list({**all_sections(), **host_sections()}.items())
 

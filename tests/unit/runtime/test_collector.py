@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlive.base import garbage
+from outlive.base import YOUNG_OBJECTS, freeze_objects, limit_collections
 
 
 class Knot:
@@ -27,17 +27,17 @@ def _as_before() -> Iterator[None]:
 
 
 def test_a_sparing_collector_still_collects_by_itself() -> None:
-    garbage.spare()
+    limit_collections()
     knot = weakref.ref(Knot())
-    kept = [[] for _ in range(2 * garbage.YOUNG_OBJECTS)]
+    kept = [[] for _ in range(2 * YOUNG_OBJECTS)]
     assert knot() is None
-    assert len(kept) == 2 * garbage.YOUNG_OBJECTS
+    assert len(kept) == 2 * YOUNG_OBJECTS
 
 
 def test_what_is_settled_is_not_looked_at_again_and_later_cycles_are_found() -> None:
     there = [[] for _ in range(1000)]
     young = weakref.ref(Knot())
-    garbage.settle()
+    freeze_objects()
     assert young() is None
     assert gc.get_freeze_count() > len(there)
     later = weakref.ref(Knot())

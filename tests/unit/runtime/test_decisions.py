@@ -10,14 +10,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.loops import run
 from tests.support.remembering_log import RememberingLog
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import BadInput, NotFound, Refused
-from outlive.base.logging import request_context
+from outlive.base import BadInput, LoopClock, NotFound, Refused, request_context
 from outlive.resources import Amounts
-from outlive.runtime.decisions import Decision, DecisionTable, is_error, says_nothing
+from outlive.runtime import Decision, DecisionTable, is_error, says_nothing
 
 
 class Question(msgspec.Struct, frozen=True, rename="camel"):
@@ -53,7 +50,7 @@ def test_a_decision_goes_from_json_to_json():
         "total": {"cpu": "2", "memory": "1Gi"},
     }
     assert TABLE.decide_json("example.count", b"[1,2,3]") == b"3"
-    assert TABLE.names() == ("example.count", "example.fit")
+    assert TABLE.list_names() == ("example.count", "example.fit")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +92,7 @@ def test_an_unknown_decision_names_the_nearest():
     with pytest.raises(NotFound, match=r"did you mean example\.fit"):
         TABLE.decide_json("exmple.fit", b"{}")
     with pytest.raises(NotFound):
-        TABLE.schema("nothing like it")
+        TABLE.build_schema("nothing like it")
 
 
 def test_two_decisions_of_one_name_are_refused():
@@ -104,7 +101,7 @@ def test_two_decisions_of_one_name_are_refused():
 
 
 def test_the_schema_describes_input_and_output():
-    schema = TABLE.schema("example.fit")
+    schema = TABLE.build_schema("example.fit")
     assert schema["doc"] == "Where something fits."
     assert schema["input"] == {"$ref": "#/$defs/Question"}
     properties = schema["$defs"]["Question"]["properties"]
@@ -127,7 +124,7 @@ class Tree(msgspec.Struct, frozen=True):
 
 def test_the_schema_of_a_struct_that_holds_itself_ends():
     table = DecisionTable([Decision("example.tree", lambda tree: tree, Tree, Tree, "Itself.")])
-    tree = table.schema("example.tree")["$defs"]["Tree"]
+    tree = table.build_schema("example.tree")["$defs"]["Tree"]
     assert tree["properties"]["below"]["items"] == {"$ref": "#/$defs/Tree"}
     assert tree["properties"]["limit"] == {"type": "integer", "minimum": 0, "default": 0}
     assert tree["properties"]["maybe"]["anyOf"] == [{"type": "number"}, {"type": "null"}]
@@ -142,25 +139,22 @@ def test_an_answer_that_asks_for_nothing():
     assert not says_nothing(0)
 
 
-def test_listeners_hear_of_each_use_and_whether_its_answer_changed():
-    async def main():
-        log = RememberingLog(LoopClock(start=0.0))
-        full = Question({"h1": Amounts(cpu=2000)})
-        none = Question({})
-        with request_context(greq="cycle-1"):
-            assert log.use(FIT, full).actions == ("h1",)
-            log.use(FIT, full)
-            log.use(FIT, none)
-            await asyncio.sleep(5)
-            log.use(FIT, none)
-            log.use(FIT, none, subject="vm-1")
-        uses = log.uses("example.fit")
-        assert [use.changed for use in uses] == [True, False, True, False, True]
-        assert [use.empty for use in uses] == [False, False, True, True, True]
-        assert uses[3].at == 5.0
-        assert uses[0].request == "cycle-1"
-        assert uses[3].input_digest == uses[2].input_digest
-        assert TABLE.decide("example.fit", uses[0].input) == uses[0].output
-        assert log.uses("other") == ()
-
-    run(main())
+async def test_listeners_hear_of_each_use_and_whether_its_answer_changed():
+    log = RememberingLog(LoopClock(start=0.0))
+    full = Question({"h1": Amounts(cpu=2000)})
+    none = Question({})
+    with request_context(greq="cycle-1"):
+        assert log.use(FIT, full).actions == ("h1",)
+        log.use(FIT, full)
+        log.use(FIT, none)
+        await asyncio.sleep(5)
+        log.use(FIT, none)
+        log.use(FIT, none, subject="vm-1")
+    uses = log.uses("example.fit")
+    assert [use.changed for use in uses] == [True, False, True, False, True]
+    assert [use.empty for use in uses] == [False, False, True, True, True]
+    assert uses[3].at == 5.0
+    assert uses[0].request == "cycle-1"
+    assert uses[3].input_digest == uses[2].input_digest
+    assert TABLE.decide("example.fit", uses[0].input) == uses[0].output
+    assert log.uses("other") == ()

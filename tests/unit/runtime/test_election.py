@@ -9,17 +9,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.loops import run
+from tests.support.loops import run, running
 
-from outlive.base.clock import Instant, LoopClock
-from outlive.base.errors import BadInput
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import BadInput, Instant, LoopClock, Random, SeededIds
 from outlive.resources import Election
-from outlive.runtime.election import Elector
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store.faults import FaultRates, FaultStore
-from outlive.store.memory import MemoryStore
+from outlive.runtime import Elector, OrderedTaskGroup
+from outlive.store import FaultRates, FaultStore, MemoryStore
 
 
 def _store(seed: int = 1) -> MemoryStore:
@@ -55,151 +50,119 @@ class HostClock:
             await asyncio.sleep(left)
 
 
-def test_one_of_several_leads_and_the_others_follow_when_it_stops():
-    async def main():
-        store = _store()
-        electors = [_elector(store, name) for name in "abc"]
-        async with OrderedTaskGroup() as group:
-            tasks = [group.create_task(elector.run()) for elector in electors]
-            await asyncio.sleep(30)
-            first = [elector for elector in electors if elector.is_leader]
-            assert len(first) == 1
-            assert first[0].term == 1
-            assert await first[0].wait_leader() == 1
-            number = electors.index(first[0])
-            tasks[number].cancel()
-            await asyncio.sleep(3)
-            # It gave the role back: nobody waited for silence.
-            second = [elector for elector in electors if elector.is_leader]
-            assert len(second) == 1
-            assert second[0].term == 2
-            assert not first[0].is_leader
-            await first[0].wait_lost()
-            for task in tasks:
-                task.cancel()
-
-    run(main())
-
-
-def test_a_silent_leader_is_replaced_after_the_silence_and_has_stopped_believing_before():
-    async def main():
-        store = _store()
-        network = FaultStore(store, clock=LoopClock(), random=Random(3))
-        alone, other = _elector(network, "alone"), _elector(store, "other")
-        async with OrderedTaskGroup() as group:
-            tasks = [group.create_task(alone.run())]
-            await asyncio.sleep(5)
-            tasks.append(group.create_task(other.run()))
-            await asyncio.sleep(5)
-            assert (alone.is_leader, other.is_leader) == (True, False)
-            network.network.cut()
-            cut_at = asyncio.get_running_loop().time()
-            await alone.wait_lost()
-            lost_at = asyncio.get_running_loop().time()
-            await other.wait_leader()
-            won_at = asyncio.get_running_loop().time()
-            assert lost_at < won_at
-            assert won_at - cut_at <= 12 + 2 * 2 + 1
-            network.network.heal()
-            await asyncio.sleep(30)
-            assert (alone.is_leader, other.is_leader, other.term) == (False, True, 2)
-            for task in tasks:
-                task.cancel()
-
-    run(main())
-
-
-def test_a_leader_whose_machine_has_slept_believes_nothing_any_more():
-    async def main():
-        clock = HostClock()
-        leader = _elector(_store(), "a", clock=clock)
-        async with OrderedTaskGroup() as group:
-            task = group.create_task(leader.run())
-            await leader.wait_leader()
-            clock.slept_s = 3600
-            assert not leader.is_leader
+async def test_one_of_several_leads_and_the_others_follow_when_it_stops():
+    store = _store()
+    electors = [_elector(store, name) for name in "abc"]
+    async with OrderedTaskGroup() as group:
+        tasks = [group.create_task(elector.run()) for elector in electors]
+        await asyncio.sleep(30)
+        first = [elector for elector in electors if elector.is_leader]
+        assert len(first) == 1
+        assert first[0].term == 1
+        assert await first[0].wait_leader() == 1
+        number = electors.index(first[0])
+        tasks[number].cancel()
+        await asyncio.sleep(3)
+        # It gave the role back: nobody waited for silence.
+        second = [elector for elector in electors if elector.is_leader]
+        assert len(second) == 1
+        assert second[0].term == 2
+        assert not first[0].is_leader
+        await first[0].wait_lost()
+        for task in tasks:
             task.cancel()
 
-    run(main())
 
-
-def test_a_lost_answer_is_settled_by_the_nonce():
-    async def main():
-        store = _store()
-        faulty = FaultStore(store, clock=LoopClock(), random=Random(3), rates=FaultRates(lose_applied=1.0))
-        elector = _elector(faulty, "a")
-        async with OrderedTaskGroup() as group:
-            task = group.create_task(elector.run())
-            await asyncio.sleep(4.5)
-            record = (await store.get(Election, "planner")).record
-            assert (record.holder, record.term) == ("a", 1)
-            assert not elector.is_leader
-            faulty.network.rates = FaultRates()
-            await asyncio.sleep(4)
-            assert elector.is_leader
-            assert elector.term == 1
-            faulty.network.rates = FaultRates(lose_applied=0.6)
-            await asyncio.sleep(100)
-            faulty.network.rates = FaultRates()
-            await asyncio.sleep(20)
-            assert elector.is_leader
-            assert elector.term == 1
+async def test_a_silent_leader_is_replaced_after_the_silence_and_has_stopped_believing_before():
+    store = _store()
+    network = FaultStore(store, clock=LoopClock(), random=Random(3))
+    alone, other = _elector(network, "alone"), _elector(store, "other")
+    async with OrderedTaskGroup() as group:
+        tasks = [group.create_task(alone.run())]
+        await asyncio.sleep(5)
+        tasks.append(group.create_task(other.run()))
+        await asyncio.sleep(5)
+        assert (alone.is_leader, other.is_leader) == (True, False)
+        network.network.cut()
+        cut_at = asyncio.get_running_loop().time()
+        await alone.wait_lost()
+        lost_at = asyncio.get_running_loop().time()
+        await other.wait_leader()
+        won_at = asyncio.get_running_loop().time()
+        assert lost_at < won_at
+        assert won_at - cut_at <= 12 + 2 * 2 + 1
+        network.network.heal()
+        await asyncio.sleep(30)
+        assert (alone.is_leader, other.is_leader, other.term) == (False, True, 2)
+        for task in tasks:
             task.cancel()
 
-    run(main())
+
+async def test_a_leader_whose_machine_has_slept_believes_nothing_any_more():
+    clock = HostClock()
+    leader = _elector(_store(), "a", clock=clock)
+    async with running(leader):
+        await leader.wait_leader()
+        clock.slept_s = 3600
+        assert not leader.is_leader
 
 
-def test_two_candidates_of_one_identity_are_not_both_leaders():
-    async def main():
-        store = _store()
-        one, two = _elector(store, "same"), _elector(store, "same", clock=HostClock())
-        two._nonce = SeededIds(Random(99)).uuid()
-        async with OrderedTaskGroup() as group:
-            tasks = [group.create_task(each.run()) for each in (one, two)]
-            for _ in range(100):
-                await asyncio.sleep(1)
-                assert not (one.is_leader and two.is_leader)
-            assert one.is_leader or two.is_leader
-            for task in tasks:
-                task.cancel()
-
-    run(main())
-
-
-def test_an_election_that_somebody_deleted_is_begun_anew_with_a_higher_term():
-    async def main():
-        store = _store()
-        elector = _elector(store, "a")
-        async with OrderedTaskGroup() as group:
-            task = group.create_task(elector.run())
-            await asyncio.sleep(5)
-            await store.delete((await store.get(Election, "planner")).ref)
-            await asyncio.sleep(10)
-            assert elector.is_leader
-            assert elector.term == 2
-            task.cancel()
-
-    run(main())
+async def test_a_lost_answer_is_settled_by_the_nonce():
+    store = _store()
+    faulty = FaultStore(store, clock=LoopClock(), random=Random(3), rates=FaultRates(lose_applied=1.0))
+    elector = _elector(faulty, "a")
+    async with running(elector):
+        await asyncio.sleep(4.5)
+        record = (await store.get(Election, "planner")).record
+        assert (record.holder, record.term) == ("a", 1)
+        assert not elector.is_leader
+        faulty.network.rates = FaultRates()
+        await asyncio.sleep(4)
+        assert elector.is_leader
+        assert elector.term == 1
+        faulty.network.rates = FaultRates(lose_applied=0.6)
+        await asyncio.sleep(100)
+        faulty.network.rates = FaultRates()
+        await asyncio.sleep(20)
+        assert elector.is_leader
+        assert elector.term == 1
 
 
-def test_somebody_elses_write_ends_leadership():
-    async def main():
-        store = _store()
-        elector = _elector(store, "a")
-        async with OrderedTaskGroup() as group:
-            task = group.create_task(elector.run())
-            await asyncio.sleep(5)
-            current = await store.get(Election, "planner")
-            taken = msgspec.structs.replace(current.record, holder="b", term=9, nonce="b-1")
-            await store.replace(msgspec.structs.replace(current, record=taken))
-            await asyncio.sleep(5)
-            assert not elector.is_leader
-            await asyncio.sleep(20)
-            assert elector.is_leader
-            assert elector.term == 10
-            task.cancel()
+async def test_two_candidates_of_one_identity_are_not_both_leaders():
+    store = _store()
+    one, two = _elector(store, "same"), _elector(store, "same", clock=HostClock())
+    two._nonce = SeededIds(Random(99)).new_uuid()
+    async with running(one, two):
+        for _ in range(100):
+            await asyncio.sleep(1)
+            assert not (one.is_leader and two.is_leader)
+        assert one.is_leader or two.is_leader
 
-    run(main())
+
+async def test_an_election_that_somebody_deleted_is_begun_anew_with_a_higher_term():
+    store = _store()
+    elector = _elector(store, "a")
+    async with running(elector):
+        await asyncio.sleep(5)
+        await store.delete((await store.get(Election, "planner")).ref)
+        await asyncio.sleep(10)
+        assert elector.is_leader
+        assert elector.term == 2
+
+
+async def test_somebody_elses_write_ends_leadership():
+    store = _store()
+    elector = _elector(store, "a")
+    async with running(elector):
+        await asyncio.sleep(5)
+        current = await store.get(Election, "planner")
+        taken = msgspec.structs.replace(current.record, holder="b", term=9, nonce="b-1")
+        await store.replace(msgspec.structs.replace(current, record=taken))
+        await asyncio.sleep(5)
+        assert not elector.is_leader
+        await asyncio.sleep(20)
+        assert elector.is_leader
+        assert elector.term == 10
 
 
 def test_a_silence_too_short_for_its_renewals_is_refused():

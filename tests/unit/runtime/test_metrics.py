@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.core import GaugeMetricFamily
 
-from outlive.runtime.metrics import Metrics
+from outlive.runtime import Metrics
 
 
 def _lines(metrics: Metrics) -> list[str]:
@@ -14,9 +14,9 @@ def _lines(metrics: Metrics) -> list[str]:
 
 def test_names_get_the_prefix():
     metrics = Metrics("cloud_")
-    metrics.counter("things_total", "Things").inc()
-    metrics.gauge("level", "Level", ("host",)).labels("h1").set(3)
-    metrics.histogram("took_seconds", "Took", buckets=(1.0, 2.0)).observe(1.5)
+    metrics.add_counter("things_total", "Things").inc()
+    metrics.add_gauge("level", "Level", ("host",)).labels("h1").set(3)
+    metrics.add_histogram("took_seconds", "Took", buckets=(1.0, 2.0)).observe(1.5)
     lines = _lines(metrics)
     assert "cloud_things_total 1.0" in lines
     assert 'cloud_level{host="h1"} 3.0' in lines
@@ -27,16 +27,16 @@ def test_names_get_the_prefix():
 
 def test_a_name_asked_for_twice_is_one_metric_and_another_type_is_an_error():
     metrics = Metrics()
-    assert metrics.counter("a_total", "A", ("x",)) is metrics.counter("a_total", "A", ("x",))
+    assert metrics.add_counter("a_total", "A", ("x",)) is metrics.add_counter("a_total", "A", ("x",))
     with pytest.raises(ValueError, match="a_total"):
-        metrics.gauge("a_total", "A", ("x",))
+        metrics.add_gauge("a_total", "A", ("x",))
     with pytest.raises(ValueError, match="a_total"):
-        metrics.counter("a_total", "A", ("y",))
+        metrics.add_counter("a_total", "A", ("y",))
 
 
 def test_beyond_the_limit_everything_counts_as_overflow():
     metrics = Metrics(series_limit=3)
-    counter = metrics.counter("vms_total", "VMs", ("vm",))
+    counter = metrics.add_counter("vms_total", "VMs", ("vm",))
     for number in range(10):
         counter.labels(f"vm{number}").inc()
     lines = _lines(metrics)
@@ -47,7 +47,7 @@ def test_beyond_the_limit_everything_counts_as_overflow():
 
 def test_a_removed_series_makes_room():
     metrics = Metrics(series_limit=1)
-    gauge = metrics.gauge("g", "G", ("host",))
+    gauge = metrics.add_gauge("g", "G", ("host",))
     gauge.labels("a").set(1)
     gauge.remove("a")
     gauge.labels("b").set(2)
@@ -59,7 +59,7 @@ def test_a_removed_series_makes_room():
 
 def test_labels_by_name_and_by_order_are_the_same_series():
     metrics = Metrics()
-    counter = metrics.counter("c_total", "C", ("a", "b"))
+    counter = metrics.add_counter("c_total", "C", ("a", "b"))
     counter.labels("1", "2").inc()
     counter.labels(b="2", a="1").inc()
     counter.labels("1", b="2").inc()

@@ -7,20 +7,20 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from outlive.base.clock import Instant, as_datetime
+from outlive.base import Instant, as_datetime
 from outlive.resources import Delivery, Fault, ObjectMeta, ObjectRef
-from outlive.resources.reasons.faults import FAULTS, FaultCode, Severity, severity_of
-from outlive.runtime.notifications import (
+from outlive.resources.reasons import FAULTS, FaultCode, Severity, severity_of
+from outlive.runtime import (
+    Duration,
     MailSettings,
     NotificationMessage,
     NotifySettings,
     TargetSettings,
     WebhookSettings,
-    after_delivery,
     due_notices,
+    record_delivery,
 )
-from outlive.runtime.notifications import test_message as made_test_message
-from outlive.runtime.units import Duration
+from outlive.runtime import test_message as made_test_message
 
 T0 = 1_700_000_000.0
 HOUR = 3600.0
@@ -100,15 +100,15 @@ def test_a_message_that_is_sent_again_has_the_same_ids_and_each_other_one_has_ot
 
 def test_what_is_recorded_counts_how_often_it_was_told() -> None:
     first = due_notices([fault()], {}, "oncall", TargetSettings(), Instant(T0))[0]
-    one = after_delivery(None, first, "oncall", Instant(T0 + 2))
+    one = record_delivery(None, first, "oncall", Instant(T0 + 2))
     assert one == Delivery(target="oncall", since=FIRST, at=as_datetime(T0 + 2), count=1)
     later = Instant(T0 + 5 * HOUR)
     again = due_notices([fault()], {first.fault: {"oncall": one}}, "oncall", TargetSettings(), later)[0]
-    assert after_delivery(one, again, "oncall", later) == Delivery(
+    assert record_delivery(one, again, "oncall", later) == Delivery(
         target="oncall", since=FIRST, at=as_datetime(later), count=2
     )
     end = due_notices([fault(ended=True)], {first.fault: {"oncall": one}}, "oncall", TargetSettings(), later)[0]
-    assert after_delivery(one, end, "oncall", later) is None
+    assert record_delivery(one, end, "oncall", later) is None
 
 
 def test_the_worst_comes_first_and_names_the_message_in_one_line() -> None:
@@ -159,7 +159,7 @@ MAIL = {"server": "mail.example:587", "sender": "outlive@example.org", "to": ["o
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(section: dict[str, object], words: str) -> None:
-    from outlive.runtime.units import decode_unit
+    from outlive.runtime import decode_unit
 
     with pytest.raises(msgspec.ValidationError, match=words):
         msgspec.convert(section, NotifySettings, dec_hook=decode_unit)

@@ -10,21 +10,25 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import NotFound, Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import LoopClock, NotFound, Random, SeededIds, Unavailable
 from outlive.resources import Fault, Notification, ObjectRef, Resource
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.election import Elector
-from outlive.runtime.faults import ActiveFault, FaultRecorder, unrecorded
-from outlive.runtime.informer import Informer
-from outlive.runtime.metrics import Metrics
-from outlive.runtime.notifications import CommandSettings, HeartbeatSettings, NotificationMessage, NotifySettings
-from outlive.runtime.notifier import Notifier, NotifierPorts
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import list_all
-from outlive.store.memory import MemoryStore
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import (
+    ActiveFault,
+    CommandSettings,
+    Elector,
+    FaultRecorder,
+    HeartbeatSettings,
+    Informer,
+    Metrics,
+    NotificationMessage,
+    Notifier,
+    NotifierPorts,
+    NotifySettings,
+    OrderedTaskGroup,
+    build_unrecorded,
+)
+from outlive.store import MemoryStore, list_all
 
 BAR_S = 5.0
 """So soon a target is told."""
@@ -132,140 +136,116 @@ class Site:
         return {one.name: [each.target for each in one.deliveries] async for one in list_all(self.store, Notification)}
 
 
-def test_every_target_is_told_within_five_seconds_once_and_of_the_end() -> None:
-    async def story() -> None:
-        site = Site()
-        async with site.process():
-            began = site.clock.monotonic()
-            await site.recorder.record([dead()])
-            await asyncio.sleep(BAR_S)
-            assert site.oncall.events == site.other.events == ["opened host-dead.kvm-1"]
-            assert max(at for at, _ in site.oncall.messages + site.other.messages) - began < BAR_S
-            assert await site.recorded() == {"host-dead.kvm-1": ["oncall", "other"]}
-            await asyncio.sleep(600)
-            assert len(site.oncall.messages) == 1
-            await site.recorder.record([])
-            await asyncio.sleep(BAR_S)
-            assert site.oncall.events[1:] == ["resolved host-dead.kvm-1"]
-            assert await site.recorded() == {}
-
-    run(story())
-
-
-def test_what_was_told_is_not_told_again_by_the_next_process() -> None:
-    async def story() -> None:
-        site = Site()
-        async with site.process("a"):
-            await site.recorder.record([dead()])
-            await asyncio.sleep(BAR_S)
-        async with site.process("b"):
-            await asyncio.sleep(60)
-        assert site.oncall.events == ["opened host-dead.kvm-1"]
-
-    run(story())
-
-
-def test_after_a_crash_between_message_and_record_it_is_told_again_with_the_same_id() -> None:
-    async def story() -> None:
-        site = Site()
-        site.store.deaf = True
-        async with site.process("a"):
-            await site.recorder.record([dead()])
-            await asyncio.sleep(60)
-            assert site.oncall.events == ["opened host-dead.kvm-1"]
-            assert await site.recorded() == {}
-        site.store.deaf = False
-        async with site.process("b"):
-            await asyncio.sleep(60)
-        first, second = site.oncall.ids
-        assert first == second
+async def test_every_target_is_told_within_five_seconds_once_and_of_the_end() -> None:
+    site = Site()
+    async with site.process():
+        began = site.clock.monotonic()
+        await site.recorder.record([dead()])
+        await asyncio.sleep(BAR_S)
+        assert site.oncall.events == site.other.events == ["opened host-dead.kvm-1"]
+        assert max(at for at, _ in site.oncall.messages + site.other.messages) - began < BAR_S
         assert await site.recorded() == {"host-dead.kvm-1": ["oncall", "other"]}
+        await asyncio.sleep(600)
+        assert len(site.oncall.messages) == 1
+        await site.recorder.record([])
+        await asyncio.sleep(BAR_S)
+        assert site.oncall.events[1:] == ["resolved host-dead.kvm-1"]
+        assert await site.recorded() == {}
 
-    run(story())
+
+async def test_what_was_told_is_not_told_again_by_the_next_process() -> None:
+    site = Site()
+    async with site.process("a"):
+        await site.recorder.record([dead()])
+        await asyncio.sleep(BAR_S)
+    async with site.process("b"):
+        await asyncio.sleep(60)
+    assert site.oncall.events == ["opened host-dead.kvm-1"]
+
+
+async def test_after_a_crash_between_message_and_record_it_is_told_again_with_the_same_id() -> None:
+    site = Site()
+    site.store.deaf = True
+    async with site.process("a"):
+        await site.recorder.record([dead()])
+        await asyncio.sleep(60)
+        assert site.oncall.events == ["opened host-dead.kvm-1"]
+        assert await site.recorded() == {}
+    site.store.deaf = False
+    async with site.process("b"):
+        await asyncio.sleep(60)
+    first, second = site.oncall.ids
+    assert first == second
+    assert await site.recorded() == {"host-dead.kvm-1": ["oncall", "other"]}
 
 
 @pytest.mark.parametrize("how", ["fails", "hangs"])
-def test_a_target_that_fails_is_a_fault_of_which_others_are_told_and_is_tried_again_later_and_later(how: str) -> None:
-    async def story() -> None:
-        site = Site()
-        setattr(site.oncall, how, True)
-        async with site.process():
-            await site.recorder.record([dead()])
-            await asyncio.sleep(BAR_S)
-            assert site.other.events == ["opened host-dead.kvm-1"]
-            await asyncio.sleep(3600)
-            assert site.other.events[1:] == ["opened notify-failing.oncall"]
-            pauses = [later - before for before, later in zip(site.oncall.tries, site.oncall.tries[1:], strict=False)]
-            assert len(site.oncall.tries) < 3600 / 300 + 12
-            assert pauses[-1] > 200
-            assert (await site.store.get(Fault, "notify-failing.oncall")).message.startswith("oncall took no message")
-            setattr(site.oncall, how, False)
-            await asyncio.sleep(320)
-            assert site.oncall.events == ["opened host-dead.kvm-1"]
-            assert site.other.events[2:] == ["resolved notify-failing.oncall"]
-
-    run(story())
-
-
-def test_a_process_that_does_not_lead_tells_only_what_is_wrong_with_itself() -> None:
-    async def story() -> None:
-        site = Site()
-        full = ActiveFault(
-            FaultCode.STORE_NOT_WRITABLE, ObjectRef(kind="Cluster", name="default"), {"why": "disk full"}
-        )
-        active = [unrecorded(full, site.clock.now())]
-        async with site.process(local=lambda: active, leads=False):
-            await site.recorder.record([dead()])
-            await asyncio.sleep(60)
-            assert site.oncall.events == ["opened store-not-writable.default"]
-            active.clear()
-            await asyncio.sleep(BAR_S)
-            assert site.oncall.events[1:] == ["resolved store-not-writable.default"]
-            assert await site.recorded() == {}
-            assert site.pings == 0
-
-    run(story())
+async def test_a_target_that_fails_is_a_fault_of_which_others_are_told_and_is_tried_again_later_and_later(
+    how: str,
+) -> None:
+    site = Site()
+    setattr(site.oncall, how, True)
+    async with site.process():
+        await site.recorder.record([dead()])
+        await asyncio.sleep(BAR_S)
+        assert site.other.events == ["opened host-dead.kvm-1"]
+        await asyncio.sleep(3600)
+        assert site.other.events[1:] == ["opened notify-failing.oncall"]
+        pauses = [later - before for before, later in zip(site.oncall.tries, site.oncall.tries[1:], strict=False)]
+        assert len(site.oncall.tries) < 3600 / 300 + 12
+        assert pauses[-1] > 200
+        assert (await site.store.get(Fault, "notify-failing.oncall")).message.startswith("oncall took no message")
+        setattr(site.oncall, how, False)
+        await asyncio.sleep(320)
+        assert site.oncall.events == ["opened host-dead.kvm-1"]
+        assert site.other.events[2:] == ["resolved notify-failing.oncall"]
 
 
-def test_a_record_that_is_written_slowly_does_not_undo_a_later_one() -> None:
-    async def story() -> None:
-        site = Site()
-        site.other.fails = True
-        site.store.slow_s = 8.0
-        async with site.process():
-            await site.recorder.record([dead()])
-            await asyncio.sleep(1.0)
-            site.other.fails = False
-            await asyncio.sleep(30.0)
-            assert site.oncall.events == site.other.events == ["opened host-dead.kvm-1"]
-            assert await site.recorded() == {"host-dead.kvm-1": ["oncall", "other"]}
-
-    run(story())
-
-
-def test_a_storm_of_faults_is_a_few_messages() -> None:
-    async def story() -> None:
-        site = Site()
-        async with site.process():
-            await site.recorder.record([dead(f"kvm-{number}") for number in range(250)])
-            await asyncio.sleep(BAR_S)
-        assert len(site.oncall.events) == 250
-        assert len(site.oncall.messages) <= 4
-
-    run(story())
+async def test_a_process_that_does_not_lead_tells_only_what_is_wrong_with_itself() -> None:
+    site = Site()
+    full = ActiveFault(FaultCode.STORE_NOT_WRITABLE, ObjectRef(kind="Cluster", name="default"), {"why": "disk full"})
+    active = [build_unrecorded(full, site.clock.now())]
+    async with site.process(local=lambda: active, leads=False):
+        await site.recorder.record([dead()])
+        await asyncio.sleep(60)
+        assert site.oncall.events == ["opened store-not-writable.default"]
+        active.clear()
+        await asyncio.sleep(BAR_S)
+        assert site.oncall.events[1:] == ["resolved store-not-writable.default"]
+        assert await site.recorded() == {}
+        assert site.pings == 0
 
 
-def test_the_heartbeat_stops_when_the_server_is_not_well() -> None:
-    async def story() -> None:
-        site = Site()
-        async with site.process():
-            await asyncio.sleep(600)
-            assert site.pings >= 10
-            before, site.unready = site.pings, "the store cannot write"
-            await asyncio.sleep(600)
-            assert site.pings == before
+async def test_a_record_that_is_written_slowly_does_not_undo_a_later_one() -> None:
+    site = Site()
+    site.other.fails = True
+    site.store.slow_s = 8.0
+    async with site.process():
+        await site.recorder.record([dead()])
+        await asyncio.sleep(1.0)
+        site.other.fails = False
+        await asyncio.sleep(30.0)
+        assert site.oncall.events == site.other.events == ["opened host-dead.kvm-1"]
+        assert await site.recorded() == {"host-dead.kvm-1": ["oncall", "other"]}
 
-    run(story())
+
+async def test_a_storm_of_faults_is_a_few_messages() -> None:
+    site = Site()
+    async with site.process():
+        await site.recorder.record([dead(f"kvm-{number}") for number in range(250)])
+        await asyncio.sleep(BAR_S)
+    assert len(site.oncall.events) == 250
+    assert len(site.oncall.messages) <= 4
+
+
+async def test_the_heartbeat_stops_when_the_server_is_not_well() -> None:
+    site = Site()
+    async with site.process():
+        await asyncio.sleep(600)
+        assert site.pings >= 10
+        before, site.unready = site.pings, "the store cannot write"
+        await asyncio.sleep(600)
+        assert site.pings == before
 
 
 def test_a_test_message_says_what_the_target_answered() -> None:

@@ -11,15 +11,10 @@ from pathlib import Path
 import pytest
 from tests.support.loops import run_real
 
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import Random, SeededIds, SystemClock
 from outlive.resources import Hypervisor, ObjectMeta
-from outlive.runtime.controller import Watch
-from outlive.runtime.informer import Informer
-from outlive.runtime.manager import Manager
-from outlive.runtime.metrics import Metrics
-from outlive.store.memory import MemoryStore
+from outlive.runtime import Informer, Manager, Metrics, Watch
+from outlive.store import MemoryStore
 
 STORY = """
 import hashlib, structlog

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.resources.codec import convert
-from outlive.runtime.schema_steps import SchemaObservation, next_schema_step
+from outlive.resources import convert
+from outlive.runtime import SchemaObservation, next_schema_step
 
 NOW = 1_000_000.0
 

@@ -9,38 +9,34 @@ from datetime import UTC, datetime
 
 import pytest
 from msgspec.structs import replace
-from tests.support.loops import run
 from tests.support.schemas import document, flavor_conversions
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import LoopClock, Random, SeededIds, Unavailable
 from outlive.resources import (
+    CLUSTER,
     Cluster,
+    ClusterSchema,
+    ClusterSpec,
+    ClusterStatus,
     Fault,
     Flavor,
     FlavorSpec,
+    HostSchema,
     Hypervisor,
     HypervisorSpec,
     HypervisorStatus,
     MemberRecord,
     Membership,
     ObjectMeta,
+    SchemaHold,
+    SchemaWish,
+    encode,
+    stored_version,
 )
-from outlive.resources.cluster import CLUSTER, ClusterSchema, ClusterSpec, ClusterStatus, SchemaHold, SchemaWish
-from outlive.resources.codec import encode
-from outlive.resources.conversions import stored_version
-from outlive.resources.hosts import HostSchema
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.faults import FaultRecorder
-from outlive.runtime.informer import Informer
-from outlive.runtime.schema_upgrade import AGAIN_S, LOOK_S, SchemaUpgrade
-from outlive.store import list_all
-from outlive.store.memory import MemoryStore
-from outlive.store.schema.state import MoveUndone, SchemaState
-from outlive.store.schema.storage import SchemaStorage
-from outlive.store.schema.stored_kinds import StoredKinds
+from outlive.runtime import AGAIN_S, DecisionLog, FaultRecorder, Informer, SchemaUpgrade
+from outlive.runtime.schema_upgrade import LOOK_S
+from outlive.store import MemoryStore, list_all
+from outlive.store.schema import MoveUndone, SchemaState, SchemaStorage, StoredKinds
 
 
 class Scene:
@@ -102,60 +98,49 @@ async def scene(*latest: int) -> Scene:
     return made
 
 
-def test_it_waits_for_hosts_by_name_and_goes_on_once_they_follow() -> None:
-    async def story() -> None:
-        one = await scene(2, 1)
+async def test_it_waits_for_hosts_by_name_and_goes_on_once_they_follow() -> None:
+    one = await scene(2, 1)
+    async with one.upgrading():
+        found = await one.cluster()
+        assert (found.schema_version, found.status.schema.waiting_for) == (1, ("h2",))
+        assert "h2" in (await one.faults())[0]
+        await one.says(await one.store.get(Hypervisor, "h2"), 2, 1)
+        await one.clock.sleep(2 * LOOK_S)
+        found = await one.cluster()
+        assert (found.schema_version, found.status.schema.waiting_for) == (2, ())
+        assert found.schema_hold(one.clock.now()) != "", "the daemons work by the old one still"
+        assert await one.faults() == []
+        for name in ("h1", "h2"):
+            await one.says(await one.store.get(Hypervisor, name), 2, 2)
+        await one.clock.sleep(2 * LOOK_S)
+        found = await one.cluster()
+        assert found.status.schema.hold is None
+        assert [(step.start, step.to, step.by) for step in found.status.schema.journal] == [(1, 2, "me")]
+
+
+async def test_an_operator_has_it_go_back_and_stay() -> None:
+    one = await scene(2)
+    async with one.upgrading():
+        found = await one.cluster()
+        assert found.schema_version == 2
+        await one.store.replace(replace(found, spec=ClusterSpec(schema=SchemaWish(to=1))))
+        await one.clock.sleep(100 * LOOK_S)
+        assert (await one.cluster()).schema_version == 1
+        assert (await one.cluster()).status.schema.hold is None
+
+
+async def test_objects_are_stored_anew_in_the_version_that_this_release_writes() -> None:
+    one = await scene(2)
+    with flavor_conversions():
+        old = Flavor(metadata=ObjectMeta(name="m1", uid="u", resource_version="1"), spec=FlavorSpec(flavor_name="m1"))
+        raw = encode(old).replace(b'"outlive.dev/v1alpha1"', b'"outlive.dev/v1alpha2","colour":"red"')
+        one.store.load_documents({"Flavor": {"m1": raw}})
+        assert (await one.store.get(Flavor, "m1")).spec.flavor_name == "m1", "it is read all the same"
         async with one.upgrading():
-            found = await one.cluster()
-            assert (found.schema_version, found.status.schema.waiting_for) == (1, ("h2",))
-            assert "h2" in (await one.faults())[0]
-            await one.says(await one.store.get(Hypervisor, "h2"), 2, 1)
-            await one.clock.sleep(2 * LOOK_S)
-            found = await one.cluster()
-            assert (found.schema_version, found.status.schema.waiting_for) == (2, ())
-            assert found.schema_hold(one.clock.now()) != "", "the daemons work by the old one still"
-            assert await one.faults() == []
-            for name in ("h1", "h2"):
-                await one.says(await one.store.get(Hypervisor, name), 2, 2)
-            await one.clock.sleep(2 * LOOK_S)
-            found = await one.cluster()
-            assert found.status.schema.hold is None
-            assert [(step.start, step.to, step.by) for step in found.status.schema.journal] == [(1, 2, "me")]
-
-    run(story())
-
-
-def test_an_operator_has_it_go_back_and_stay() -> None:
-    async def story() -> None:
-        one = await scene(2)
-        async with one.upgrading():
-            found = await one.cluster()
-            assert found.schema_version == 2
-            await one.store.replace(replace(found, spec=ClusterSpec(schema=SchemaWish(to=1))))
-            await one.clock.sleep(100 * LOOK_S)
-            assert (await one.cluster()).schema_version == 1
-            assert (await one.cluster()).status.schema.hold is None
-
-    run(story())
-
-
-def test_objects_are_stored_anew_in_the_version_that_this_release_writes() -> None:
-    async def story() -> None:
-        one = await scene(2)
-        with flavor_conversions():
-            old = Flavor(
-                metadata=ObjectMeta(name="m1", uid="u", resource_version="1"), spec=FlavorSpec(flavor_name="m1")
-            )
-            raw = encode(old).replace(b'"outlive.dev/v1alpha1"', b'"outlive.dev/v1alpha2","colour":"red"')
-            one.store.load_documents({"Flavor": {"m1": raw}})
-            assert (await one.store.get(Flavor, "m1")).spec.flavor_name == "m1", "it is read all the same"
-            async with one.upgrading():
-                stored = one.store._tables.table(Flavor).get("m1")
-                assert stored is not None
-                assert stored_version(stored) == "v1alpha1"
-                assert (await one.store.get(Flavor, "m1")).spec.flavor_name == "m1"
-
-    run(story())
+            stored = one.store._tables.table_of(Flavor).get("m1")
+            assert stored is not None
+            assert stored_version(stored) == "v1alpha1"
+            assert (await one.store.get(Flavor, "m1")).spec.flavor_name == "m1"
 
 
 class Failing:
@@ -166,7 +151,7 @@ class Failing:
         self._times = times
         self._version = 1
 
-    async def state(self) -> SchemaState:
+    async def read_state(self) -> SchemaState:
         return SchemaState(version=self._version)
 
     async def run(self, target: int | None = None) -> SchemaState:
@@ -174,39 +159,33 @@ class Failing:
         if self.tries <= self._times:
             raise MoveUndone("copying took longer than writers may wait")
         self._version = target or self._version
-        return await self.state()
+        return await self.read_state()
 
 
-def test_a_change_that_was_undone_is_a_fault_and_is_tried_again_a_minute_later() -> None:
-    async def story() -> None:
-        one = await scene(2)
-        failing = Failing(2)
-        async with one.upgrading(failing):
-            assert failing.tries == 1
-            assert "took longer" in (await one.faults())[0]
-            await one.clock.sleep(3 * AGAIN_S)
-            assert failing.tries == 3
-            assert (await one.cluster()).schema_version == 2
-            assert await one.faults() == []
-
-    run(story())
+async def test_a_change_that_was_undone_is_a_fault_and_is_tried_again_a_minute_later() -> None:
+    one = await scene(2)
+    failing = Failing(2)
+    async with one.upgrading(failing):
+        assert failing.tries == 1
+        assert "took longer" in (await one.faults())[0]
+        await one.clock.sleep(3 * AGAIN_S)
+        assert failing.tries == 3
+        assert (await one.cluster()).schema_version == 2
+        assert await one.faults() == []
 
 
-def test_the_store_is_asked_again_when_it_does_not_answer() -> None:
+async def test_the_store_is_asked_again_when_it_does_not_answer() -> None:
     class Away(Failing):
-        async def state(self) -> SchemaState:
+        async def read_state(self) -> SchemaState:
             self.tries += 1
             if self.tries < 3:
                 raise Unavailable("away")
             return SchemaState(version=1)
 
-    async def story() -> None:
-        one = await scene(1)
-        away = Away(0)
-        async with one.upgrading(away):
-            assert away.tries >= 3
-
-    run(story())
+    one = await scene(1)
+    away = Away(0)
+    async with one.upgrading(away):
+        assert away.tries >= 3
 
 
 @pytest.mark.parametrize("now", [0.0, 299.0, 300.0])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlive.runtime.selector import LATER_EVENTS, FairLoop, FairSelector, current_selector
+from outlive.runtime import LATER_EVENTS, FairLoop, FairSelector, current_selector
 
 Pair = tuple[socket.socket, socket.socket]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.loops import run
 
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.runtime import OrderedTaskGroup
 
 GROUPS = (asyncio.TaskGroup, OrderedTaskGroup)
 

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.runtime.validation import DEPTH_LIMIT, MISTAKES_LIMIT, at_text, mistakes
+from outlive.runtime import DEPTH_LIMIT, MISTAKES_LIMIT, find_mistakes, path_text
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):
@@ -24,7 +24,7 @@ class Outer(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 def reported(value: object) -> list[str]:
-    return [f"{at_text(one.at)}: {one.text}" for one in mistakes(value, Outer)]
+    return [f"{path_text(one.at)}: {one.text}" for one in find_mistakes(value, Outer)]
 
 
 def test_every_part_that_is_wrong_is_told_in_its_place() -> None:
@@ -48,7 +48,7 @@ def test_every_part_that_is_wrong_is_told_in_its_place() -> None:
 
 def test_what_is_wrong_as_a_whole_is_told_as_a_whole() -> None:
     assert reported(3) == [": Expected `object`, got `int`"]
-    assert [one.at for one in mistakes({"someInner": 3}, Outer)] == [("someInner",)]
+    assert [one.at for one in find_mistakes({"someInner": 3}, Outer)] == [("someInner",)]
 
 
 def test_there_is_an_end_to_it() -> None:
@@ -74,6 +74,6 @@ def test_a_value_has_mistakes_if_and_only_if_the_decoder_refuses_it(value: objec
     try:
         msgspec.convert(value, Outer)
     except msgspec.ValidationError:
-        assert mistakes(value, Outer)
+        assert find_mistakes(value, Outer)
     else:
-        assert not mistakes(value, Outer)
+        assert not find_mistakes(value, Outer)

@@ -9,18 +9,15 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.loops import run, run_real
 
-from outlive.base.clock import LoopClock
-from outlive.runtime.virtual import DeadlockError, NoOutside, VirtualLimit, run_virtual
+from outlive.base import LoopClock
+from outlive.runtime import DeadlockError, NoOutside, VirtualLimit
 
 
-def test_an_hour_takes_no_time_and_is_exact():
-    async def main():
-        clock = LoopClock(start=1000.0)
-        before = clock.monotonic()
-        await clock.sleep(3600)
-        return clock.monotonic() - before, clock.now()
-
-    assert run(main()) == (3600.0, 4600.0)
+async def test_an_hour_takes_no_time_and_is_exact():
+    clock = LoopClock(start=1000.0)
+    before = clock.monotonic()
+    await clock.sleep(3600)
+    assert (clock.monotonic() - before, clock.now()) == (3600.0, 4600.0)
 
 
 def test_timers_still_fire_when_time_is_large():
@@ -45,27 +42,24 @@ def test_timers_of_one_moment_fire_in_the_order_they_were_set():
     assert fired == list(range(50))
 
 
-def test_timeout_wait_for_queue_event_and_lock_work():
-    async def main():
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(7):
-                await asyncio.Event().wait()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.Queue().get(), 3)
-        queue: asyncio.Queue[int] = asyncio.Queue(1)
-        lock = asyncio.Lock()
+async def test_timeout_wait_for_queue_event_and_lock_work():
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(7):
+            await asyncio.Event().wait()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.Queue().get(), 3)
+    queue: asyncio.Queue[int] = asyncio.Queue(1)
+    lock = asyncio.Lock()
 
-        async def produce():
-            async with lock:
-                for number in range(3):
-                    await queue.put(number)
+    async def produce():
+        async with lock:
+            for number in range(3):
+                await queue.put(number)
 
-        task = asyncio.create_task(produce())
-        got = [await queue.get() for _ in range(3)]
-        await task
-        return got, asyncio.get_running_loop().time()
-
-    assert run(main()) == ([0, 1, 2], 10.0)
+    task = asyncio.create_task(produce())
+    got = [await queue.get() for _ in range(3)]
+    await task
+    assert (got, asyncio.get_running_loop().time()) == ([0, 1, 2], 10.0)
 
 
 def test_a_deadlock_names_the_tasks_that_wait():
@@ -220,13 +214,10 @@ def test_two_runs_are_alike():
     assert run(main()) == run(main())
 
 
-def test_call_soon_threadsafe_is_allowed():
-    async def main():
-        done = asyncio.Event()
-        asyncio.get_running_loop().call_soon_threadsafe(done.set)
-        await done.wait()
-
-    run_virtual(main())
+async def test_call_soon_threadsafe_is_allowed():
+    done = asyncio.Event()
+    asyncio.get_running_loop().call_soon_threadsafe(done.set)
+    await done.wait()
 
 
 def test_a_task_that_will_not_be_cancelled_does_not_hang_the_run():

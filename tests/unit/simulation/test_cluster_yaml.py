@@ -12,21 +12,21 @@ from outlive.resources import (
     Amounts,
     Cluster,
     ClusterSpec,
+    FencingSpec,
     Hypervisor,
     HypervisorSpec,
+    Problems,
     Resource,
     VirtualMachine,
+    VirtualMachineSpec,
     VirtualNetwork,
     VirtualNetworkSpec,
+    parse_documents,
+    to_builtins,
 )
-from outlive.resources.codec import to_builtins
-from outlive.resources.documents import Problems, parse_documents
-from outlive.resources.hosts import FencingSpec
-from outlive.resources.vms import VirtualMachineSpec
-from outlive.simulation.setup import resources_of
-from outlive.simulation.spec import HostSpec, HostsSpec, NetworkEntry, VmSpec, VmsSpec, WorldSpec, read_as
+from outlive.simulation import HostSpec, HostsSpec, NetworkEntry, VmSpec, VmsSpec, WorldSpec, read_as, resources_of
 
-PAGE: Final = (Path(__file__).parents[3] / "docs/operating/simulating.md").read_text()
+PAGE: Final = (Path(__file__).parents[3] / "docs/reference/scenarios.md").read_text()
 REAL: Final = dict.fromkeys(
     (
         "definition",

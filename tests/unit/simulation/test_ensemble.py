@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import BadInput
-from outlive.simulation.ensemble import ELECTION_S, MOVE_S, NOTICE_S, Ensemble, Server, choose_leader
-from outlive.simulation.process import go
+from outlive.base import BadInput, LoopClock
+from outlive.simulation import ELECTION_S, MOVE_S, NOTICE_S, Ensemble, Server, choose_leader, go
 
 MACHINES = [f"kvm-{number}" for number in range(1, 10)]
 
@@ -43,7 +40,7 @@ class Watched:
         self.changes = 0
         self.ensemble = Ensemble(3, self.clock, self._count, self._start)
         for machine in MACHINES:
-            self.ensemble.serves(machine)
+            self.ensemble.is_serving(machine)
 
     def _count(self) -> None:
         self.changes += 1
@@ -52,80 +49,65 @@ class Watched:
         go(work, name="settles")
 
     def served(self) -> set[str]:
-        return {machine for machine in MACHINES if self.ensemble.serves(machine)}
+        return {machine for machine in MACHINES if self.ensemble.is_serving(machine)}
 
 
-def test_nobody_is_served_until_another_one_leads_and_clients_of_the_dead_server_move() -> None:
-    async def story() -> None:
-        world = Watched()
-        leader = world.ensemble.leader
-        world.ensemble.change(leader, up=False)
-        assert world.served() == set()
-        await world.clock.sleep(ELECTION_S + 0.01)
-        assert world.ensemble.leader not in (0, leader)
-        assert 0 < len(world.served()) < len(MACHINES)
-        await world.clock.sleep(MOVE_S)
-        assert world.served() == set(MACHINES)
-
-    run(story())
+async def test_nobody_is_served_until_another_one_leads_and_clients_of_the_dead_server_move() -> None:
+    world = Watched()
+    leader = world.ensemble.leader
+    world.ensemble.change(leader, up=False)
+    assert world.served() == set()
+    await world.clock.sleep(ELECTION_S + 0.01)
+    assert world.ensemble.leader not in (0, leader)
+    assert 0 < len(world.served()) < len(MACHINES)
+    await world.clock.sleep(MOVE_S)
+    assert world.served() == set(MACHINES)
 
 
-def test_a_leader_that_stands_still_is_noticed_later() -> None:
-    async def story() -> None:
-        world = Watched()
-        world.ensemble.change(world.ensemble.leader, paused=True)
-        await world.clock.sleep(NOTICE_S + ELECTION_S - 0.01)
-        assert world.served() == set()
-        await world.clock.sleep(0.02 + MOVE_S)
-        assert world.served() == set(MACHINES)
-
-    run(story())
+async def test_a_leader_that_stands_still_is_noticed_later() -> None:
+    world = Watched()
+    world.ensemble.change(world.ensemble.leader, paused=True)
+    await world.clock.sleep(NOTICE_S + ELECTION_S - 0.01)
+    assert world.served() == set()
+    await world.clock.sleep(0.02 + MOVE_S)
+    assert world.served() == set(MACHINES)
 
 
-def test_a_follower_that_dies_takes_only_its_own_clients_along() -> None:
-    async def story() -> None:
-        world = Watched()
-        follower = 1 if world.ensemble.leader != 1 else 2
-        others = {machine for machine in MACHINES if world.ensemble.server_of(machine).number != follower}
-        assert others not in (set(), set(MACHINES))
-        world.ensemble.change(follower, up=False)
-        assert world.served() == others
-        await world.clock.sleep(MOVE_S + 0.01)
-        assert world.served() == set(MACHINES)
-
-    run(story())
+async def test_a_follower_that_dies_takes_only_its_own_clients_along() -> None:
+    world = Watched()
+    follower = 1 if world.ensemble.leader != 1 else 2
+    others = {machine for machine in MACHINES if world.ensemble.server_of(machine).number != follower}
+    assert others not in (set(), set(MACHINES))
+    world.ensemble.change(follower, up=False)
+    assert world.served() == others
+    await world.clock.sleep(MOVE_S + 0.01)
+    assert world.served() == set(MACHINES)
 
 
-def test_without_a_majority_nobody_is_served_until_there_is_one_again() -> None:
-    async def story() -> None:
-        world = Watched()
-        world.ensemble.change(1, apart=True)
-        world.ensemble.change(2, up=False)
-        await world.clock.sleep(60.0)
-        assert world.served() == set()
-        assert not world.ensemble.undisturbed
-        world.ensemble.heal()
-        await world.clock.sleep(NOTICE_S + ELECTION_S + MOVE_S + 0.01)
-        assert world.served() == set(MACHINES)
-        assert world.ensemble.undisturbed
-
-    run(story())
+async def test_without_a_majority_nobody_is_served_until_there_is_one_again() -> None:
+    world = Watched()
+    world.ensemble.change(1, apart=True)
+    world.ensemble.change(2, up=False)
+    await world.clock.sleep(60.0)
+    assert world.served() == set()
+    assert not world.ensemble.undisturbed
+    world.ensemble.heal()
+    await world.clock.sleep(NOTICE_S + ELECTION_S + MOVE_S + 0.01)
+    assert world.served() == set(MACHINES)
+    assert world.ensemble.undisturbed
 
 
-def test_what_lags_is_shown_to_clients_of_that_server_alone() -> None:
-    async def story() -> None:
-        world = Watched()
-        follower = 1 if world.ensemble.leader != 1 else 2
-        world.ensemble.change(follower, lag_s=5.0)
-        world.ensemble.change(world.ensemble.leader, lag_s=5.0)
-        lag = {machine: world.ensemble.lag_s(machine) for machine in MACHINES}
-        assert {machine for machine, by in lag.items() if by} == {
-            machine for machine in MACHINES if world.ensemble.server_of(machine).number == follower
-        }
-
-    run(story())
+async def test_what_lags_is_shown_to_clients_of_that_server_alone() -> None:
+    world = Watched()
+    follower = 1 if world.ensemble.leader != 1 else 2
+    world.ensemble.change(follower, lag_s=5.0)
+    world.ensemble.change(world.ensemble.leader, lag_s=5.0)
+    lag = {machine: world.ensemble.lag_s(machine) for machine in MACHINES}
+    assert {machine for machine, by in lag.items() if by} == {
+        machine for machine in MACHINES if world.ensemble.server_of(machine).number == follower
+    }
 
 
 def test_a_server_that_is_not_there_is_named() -> None:
     with pytest.raises(BadInput, match="there is no server 4"):
-        Ensemble(3, LoopClock(), lambda: None, lambda _: None).server(4)
+        Ensemble(3, LoopClock(), lambda: None, lambda _: None).find_server(4)

@@ -12,10 +12,7 @@ from tests.support.field_writers import (
 )
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Conflict
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import Conflict, LoopClock, Random, SeededIds
 from outlive.resources import (
     HOST_LABEL,
     Assigned,
@@ -26,7 +23,7 @@ from outlive.resources import (
     ReservationStatus,
     VirtualMachine,
 )
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore
 
 
 def stores(*writers: str) -> list[WriterStore]:
@@ -34,89 +31,71 @@ def stores(*writers: str) -> list[WriterStore]:
     return [WriterStore(inner, writer=writer) for writer in writers]
 
 
-def test_the_owner_writes_and_a_stranger_does_not() -> None:
-    async def scene() -> None:
-        users, mirror, failover = stores("users", "mirror", "failover")
-        made = await users.create(vm())
-        made = await users.replace(with_project(made, "q"))
-        made = await mirror.replace_status(with_phase(made, "ACTIVE"))
-        with pytest.raises(WriterViolation, match=r"spec\.project.*users or import"):
-            await failover.replace(with_project(made, "r"))
-        with pytest.raises(WriterViolation, match=r"status\.phase"):
-            await users.replace_status(with_phase(made, "ERROR"))
-        assert await users.get(VirtualMachine, "vm-1") == made
-
-    run(scene())
+async def test_the_owner_writes_and_a_stranger_does_not() -> None:
+    users, mirror, failover = stores("users", "mirror", "failover")
+    made = await users.create(vm())
+    made = await users.replace(with_project(made, "q"))
+    made = await mirror.replace_status(with_phase(made, "ACTIVE"))
+    with pytest.raises(WriterViolation, match=r"spec\.project.*users or import"):
+        await failover.replace(with_project(made, "r"))
+    with pytest.raises(WriterViolation, match=r"status\.phase"):
+        await users.replace_status(with_phase(made, "ERROR"))
+    assert await users.get(VirtualMachine, "vm-1") == made
 
 
-def test_the_longest_declared_path_decides() -> None:
-    async def scene() -> None:
-        failover, recovery = stores("failover", "recovery")
-        made = await failover.create(slot())
-        made = await failover.replace_status(change(made, status=ReservationStatus(host="h1")))
-        taken = change(made, status=change(made.status, consumer=Consumer(vm="vm-1", fence="f-1")))
-        with pytest.raises(WriterViolation, match=r"status\.consumer.*recovery"):
-            await failover.replace_status(taken)
-        taken = await recovery.replace_status(taken)
-        with pytest.raises(WriterViolation, match=r"status\.host"):
-            await recovery.replace_status(change(taken, status=change(taken.status, host="h2")))
-
-    run(scene())
+async def test_the_longest_declared_path_decides() -> None:
+    failover, recovery = stores("failover", "recovery")
+    made = await failover.create(slot())
+    made = await failover.replace_status(change(made, status=ReservationStatus(host="h1")))
+    taken = change(made, status=change(made.status, consumer=Consumer(vm="vm-1", fence="f-1")))
+    with pytest.raises(WriterViolation, match=r"status\.consumer.*recovery"):
+        await failover.replace_status(taken)
+    taken = await recovery.replace_status(taken)
+    with pytest.raises(WriterViolation, match=r"status\.host"):
+        await recovery.replace_status(change(taken, status=change(taken.status, host="h2")))
 
 
-def test_nobody_but_a_writer_of_the_kind_creates_or_deletes() -> None:
-    async def scene() -> None:
-        failover, users, candidate = stores("failover", "users", "candidate")
-        made = await failover.create(slot())
+async def test_nobody_but_a_writer_of_the_kind_creates_or_deletes() -> None:
+    failover, users, candidate = stores("failover", "users", "candidate")
+    made = await failover.create(slot())
+    with pytest.raises(WriterViolation):
+        await users.create(slot("slot-2"))
+    with pytest.raises(WriterViolation):
+        await users.delete(made.ref)
+    await failover.delete(made.ref)
+    await candidate.create(election())
+
+
+async def test_the_host_label_belongs_to_who_assigns() -> None:
+    users, daemon = stores("users", "daemon")
+    made = await users.create(vm(labels={"a": "1"}))
+    made = await users.replace(with_meta(made, labels={"a": "2"}))
+    labelled = with_meta(made, labels={"a": "2", HOST_LABEL: "h1"})
+    with pytest.raises(WriterViolation, match=HOST_LABEL):
+        await users.replace(labelled)
+    made = await daemon.replace(labelled)
+    moved = change(made, status=change(made.status, assigned=Assigned(hypervisor="h1")))
+    await daemon.replace_status(moved)
+    with pytest.raises(WriterViolation):
+        await users.patch_metadata(made.ref, labels={HOST_LABEL: None})
+    await users.patch_metadata(made.ref, labels={"b": "3"})
+
+
+async def test_metadata_belongs_to_the_owners_of_the_spec() -> None:
+    users, daemon = stores("users", "daemon")
+    made = await users.create(Hypervisor(metadata=ObjectMeta(name="h1")))
+    made = await users.replace(change(made, metadata=change(made.metadata, finalizers=("outlive.dev/x",))))
+    for metadata in ({"labels": {"a": "b"}}, {"finalizers": ()}):
         with pytest.raises(WriterViolation):
-            await users.create(slot("slot-2"))
-        with pytest.raises(WriterViolation):
-            await users.delete(made.ref)
-        await failover.delete(made.ref)
-        await candidate.create(election())
-
-    run(scene())
+            await daemon.replace(change(made, metadata=change(made.metadata, **metadata)))
 
 
-def test_the_host_label_belongs_to_who_assigns() -> None:
-    async def scene() -> None:
-        users, daemon = stores("users", "daemon")
-        made = await users.create(vm(labels={"a": "1"}))
-        made = await users.replace(with_meta(made, labels={"a": "2"}))
-        labelled = with_meta(made, labels={"a": "2", HOST_LABEL: "h1"})
-        with pytest.raises(WriterViolation, match=HOST_LABEL):
-            await users.replace(labelled)
-        made = await daemon.replace(labelled)
-        moved = change(made, status=change(made.status, assigned=Assigned(hypervisor="h1")))
-        await daemon.replace_status(moved)
-        with pytest.raises(WriterViolation):
-            await users.patch_metadata(made.ref, labels={HOST_LABEL: None})
-        await users.patch_metadata(made.ref, labels={"b": "3"})
-
-    run(scene())
-
-
-def test_metadata_belongs_to_the_owners_of_the_spec() -> None:
-    async def scene() -> None:
-        users, daemon = stores("users", "daemon")
-        made = await users.create(Hypervisor(metadata=ObjectMeta(name="h1")))
-        made = await users.replace(change(made, metadata=change(made.metadata, finalizers=("outlive.dev/x",))))
-        for metadata in ({"labels": {"a": "b"}}, {"finalizers": ()}):
-            with pytest.raises(WriterViolation):
-                await daemon.replace(change(made, metadata=change(made.metadata, **metadata)))
-
-    run(scene())
-
-
-def test_a_swap_that_cannot_succeed_is_left_to_the_store() -> None:
-    async def scene() -> None:
-        users, failover = stores("users", "failover")
-        made = await users.create(vm())
-        await users.replace(with_project(made, "q"))
-        with pytest.raises(Conflict):
-            await failover.replace(with_project(made, "r"))
-
-    run(scene())
+async def test_a_swap_that_cannot_succeed_is_left_to_the_store() -> None:
+    users, failover = stores("users", "failover")
+    made = await users.create(vm())
+    await users.replace(with_project(made, "q"))
+    with pytest.raises(Conflict):
+        await failover.replace(with_project(made, "r"))
 
 
 def test_violations_can_be_reported_instead() -> None:

@@ -6,19 +6,20 @@ from typing import Any
 
 import msgspec
 
-from outlive.base.clock import as_datetime
+from outlive.base import as_datetime
 from outlive.resources import (
     Assigned,
     Degrading,
     Hypervisor,
     HypervisorSpec,
     HypervisorStatus,
+    Migration,
     ObjectMeta,
     VirtualMachine,
+    VirtualMachineStatus,
 )
-from outlive.resources.vms import Migration, VirtualMachineStatus
-from outlive.simulation.judges.vms import KNOWN_S, Slow, leaves_alive_and_for_better
-from outlive.simulation.stores import Author
+from outlive.simulation import Author
+from outlive.simulation.judges import KNOWN_S, Slow, check_degrading_move
 
 DRAINER = Author("kvm-1/daemon", "kvm-1", ("flush", "move", "daemon"))
 HERE = VirtualMachine(
@@ -49,12 +50,12 @@ class Known:
 
 def judged(target: Hypervisor, *, mode: Any = "live", drain: bool = False, at_s: float = KNOWN_S + 1) -> str:
     slow = Slow()
-    slow.wrote(target, 0.0)
+    slow.note_host(target, 0.0)
     move = Migration(id="m", source="kvm-1", target="kvm-2", mode=mode)
     status = msgspec.structs.replace(HERE.status, phase="migrate-live", migration=move)
     after = msgspec.structs.replace(HERE, status=status)
     truth: Any = Known(host("kvm-1", slow=True, drain=drain), target)
-    return leaves_alive_and_for_better(truth, slow, HERE, after, DRAINER, at_s)
+    return check_degrading_move(truth, slow, HERE, after, DRAINER, at_s)
 
 
 def test_live_move_to_a_host_that_does_well_is_as_promised() -> None:

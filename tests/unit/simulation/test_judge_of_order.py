@@ -11,8 +11,8 @@ from tests.support.virtual_hosts import Bench, small_vm
 
 from outlive.node.ports import DomainState
 from outlive.resources import Assigned, Holder, StartOrder, VirtualMachine
-from outlive.simulation.hypervisors import domain_of
-from outlive.simulation.judges.vms import ON_THE_WAY_S
+from outlive.simulation import domain_of
+from outlive.simulation.judges import ON_THE_WAY_S
 
 _replace = msgspec.structs.replace
 
@@ -31,7 +31,7 @@ async def start(bench: Bench, *, order: StartOrder | None = None, run_id: str = 
 
 
 def runs(bench: Bench, vm: str, host: str, run_id: str = "d1") -> None:
-    bench.hypervisors[host].has(domain_of(small_vm(vm), run_id, 1, DomainState.RUNNING))
+    bench.hypervisors[host].add_domain(domain_of(small_vm(vm), run_id, 1, DomainState.RUNNING))
 
 
 def found(story: Callable[[Bench], Awaitable[None]]) -> list[str]:

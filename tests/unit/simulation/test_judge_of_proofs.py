@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,10 +12,13 @@ from tests.support import judges
 from tests.support.judges import DEAD, make_holder, make_member, make_vm, put_domain, without_holders, write_as
 from tests.support.virtual_hosts import Bench, PermissiveStore, author
 
-from outlive.base.errors import Forbidden
-from outlive.guard.states import Phase, State
+from outlive.base import Forbidden
+from outlive.guard import GuardState, Phase
 from outlive.resources import (
     Assigned,
+    Cut,
+    FenceRecord,
+    FormerMembership,
     GuardRecord,
     Hypervisor,
     Membership,
@@ -22,7 +26,6 @@ from outlive.resources import (
     Proof,
     VirtualMachine,
 )
-from outlive.resources.memberships import Cut, FenceRecord, FormerMembership
 
 _replace = msgspec.structs.replace
 
@@ -32,12 +35,13 @@ def judged(story: Any) -> list[str]:
     return judges.judged(story, PermissiveStore)
 
 
-def test_entry_of_a_host_that_is_not_proven_dead_must_not_go() -> None:
-    async def story(bench: Bench) -> None:
-        bench.store.load([make_vm(make_holder("h1")), make_member("h1")])
-        await write_as(bench, author("h2", "recovery"), without_holders)
+finds = partial(judges.finds, by=judged)
 
-    assert judged(story) == ["S2"]
+
+@finds("S2")
+async def test_entry_of_a_host_that_is_not_proven_dead_must_not_go(bench: Bench) -> None:
+    bench.store.load([make_vm(make_holder("h1")), make_member("h1")])
+    await write_as(bench, author("h2", "recovery"), without_holders)
 
 
 def test_who_wants_an_entry_of_such_a_host_to_go_is_found_at_once_also_where_the_server_refuses_it() -> None:
@@ -49,21 +53,17 @@ def test_who_wants_an_entry_of_such_a_host_to_go_is_found_at_once_also_where_the
     assert judges.judged(story) == ["S2"]
 
 
-def test_entry_of_another_membership_of_the_same_name_must_not_go() -> None:
-    async def story(bench: Bench) -> None:
-        other = _replace(make_holder("h1"), member_uid="gone")
-        bench.store.load([make_vm(other), make_member("h1", dead_through=1, proof=DEAD)])
-        await write_as(bench, author("h2", "recovery"), without_holders)
-
-    assert judged(story) == ["S2"]
+@finds("S2")
+async def test_entry_of_another_membership_of_the_same_name_must_not_go(bench: Bench) -> None:
+    other = _replace(make_holder("h1"), member_uid="gone")
+    bench.store.load([make_vm(other), make_member("h1", dead_through=1, proof=DEAD)])
+    await write_as(bench, author("h2", "recovery"), without_holders)
 
 
-def test_entry_of_a_host_that_is_proven_dead_may_go() -> None:
-    async def story(bench: Bench) -> None:
-        bench.store.load([make_vm(make_holder("h1")), make_member("h1", dead_through=1, proof=DEAD)])
-        await write_as(bench, author("h2", "recovery"), without_holders)
-
-    assert judged(story) == []
+@finds()
+async def test_entry_of_a_host_that_is_proven_dead_may_go(bench: Bench) -> None:
+    bench.store.load([make_vm(make_holder("h1")), make_member("h1", dead_through=1, proof=DEAD)])
+    await write_as(bench, author("h2", "recovery"), without_holders)
 
 
 def test_entry_of_a_host_that_is_cut_off_needs_all_of_the_scope() -> None:
@@ -119,16 +119,14 @@ def test_own_entry_goes_only_without_a_domain() -> None:
     assert "S2" in judged(story)
 
 
-def test_recovery_assigns_only_what_every_holder_has_lost() -> None:
-    async def story(bench: Bench) -> None:
-        bench.store.load([make_vm(make_holder("h1")), make_member("h1")])
+@finds("S2")
+async def test_recovery_assigns_only_what_every_holder_has_lost(bench: Bench) -> None:
+    bench.store.load([make_vm(make_holder("h1")), make_member("h1")])
 
-        def moved(vm: VirtualMachine) -> VirtualMachine:
-            return _replace(vm, status=_replace(vm.status, assigned=Assigned(hypervisor="h2", fence="f")))
+    def moved(vm: VirtualMachine) -> VirtualMachine:
+        return _replace(vm, status=_replace(vm.status, assigned=Assigned(hypervisor="h2", fence="f")))
 
-        await write_as(bench, author("ctl", "recovery"), moved)
-
-    assert judged(story) == ["S2"]
+    await write_as(bench, author("ctl", "recovery"), moved)
 
 
 def test_dead_through_grows_only_with_a_proof_and_never_shrinks() -> None:
@@ -151,38 +149,36 @@ def test_dead_through_grows_only_with_a_proof_and_never_shrinks() -> None:
     assert judged(story({}, {"dead_through": 1, "proof": DEAD})) == []
 
 
-def test_proof_that_is_not_true_is_found() -> None:
-    async def story(bench: Bench) -> None:
-        bench.store.load([make_vm(make_holder("h1")), make_member("h1")])
-        put_domain(bench, "h1")
-        await write_as(
-            bench,
-            author("h2", "fencer"),
-            lambda one: _replace(one, record=_replace(one.record, dead_through=1, proof=DEAD)),
-            kind=Membership,
-            name="h1",
-        )
-
-    assert judged(story) == ["proof"]
+@finds("proof")
+async def test_proof_that_is_not_true_is_found(bench: Bench) -> None:
+    bench.store.load([make_vm(make_holder("h1")), make_member("h1")])
+    put_domain(bench, "h1")
+    await write_as(
+        bench,
+        author("h2", "fencer"),
+        lambda one: _replace(one, record=_replace(one.record, dead_through=1, proof=DEAD)),
+        kind=Membership,
+        name="h1",
+    )
 
 
-def test_restored_store_is_not_blamed_for_what_a_host_has_not_registered_yet_and_is_afterwards() -> None:
-    async def story(bench: Bench) -> None:
-        bench.store.load([make_vm(make_holder("h2")), make_member("h1", incarnation="before"), make_member("h2")])
-        bench.judge.truth.restored = True
-        put_domain(bench, "h1")
-        assert bench.broken() == []
-        joined = bench.store.incarnation
-        await write_as(
-            bench,
-            author("h1", "daemon"),
-            lambda one: _replace(one, record=_replace(one.record, incarnation=joined)),
-            kind=Membership,
-            name="h1",
-        )
-        bench._changed("h1", "vm-1", "looked at")
-
-    assert judged(story) == ["held"]
+@finds("held")
+async def test_restored_store_is_not_blamed_for_what_a_host_has_not_registered_yet_and_is_afterwards(
+    bench: Bench,
+) -> None:
+    bench.store.load([make_vm(make_holder("h2")), make_member("h1", incarnation="before"), make_member("h2")])
+    bench.judge.truth.restored = True
+    put_domain(bench, "h1")
+    assert bench.broken() == []
+    joined = bench.store.incarnation
+    await write_as(
+        bench,
+        author("h1", "daemon"),
+        lambda one: _replace(one, record=_replace(one.record, incarnation=joined)),
+        kind=Membership,
+        name="h1",
+    )
+    bench._changed("h1", "vm-1", "looked at")
 
 
 def test_proof_is_not_untrue_because_of_a_vm_that_a_restored_store_does_not_know_or_that_was_deleted() -> None:
@@ -267,18 +263,18 @@ def test_watchdog_proof_that_comes_before_guard_and_watchdog_had_all_their_time_
 @pytest.mark.parametrize(
     ("guard", "found"),
     [
-        (State(phase=Phase.WATCHING, timeout_s=5.0, watchdog_s=10.0), []),
-        (State(phase=Phase.WATCHING, timeout_s=5.0, watchdog_s=9.0), []),
-        (State(phase=Phase.WATCHING, timeout_s=6.0, watchdog_s=10.0), ["guard"]),
-        (State(phase=Phase.WATCHING, timeout_s=5.0, watchdog_s=15.0), ["guard"]),
-        (State(), ["guard"]),
+        (GuardState(phase=Phase.WATCHING, timeout_s=5.0, watchdog_s=10.0), []),
+        (GuardState(phase=Phase.WATCHING, timeout_s=5.0, watchdog_s=9.0), []),
+        (GuardState(phase=Phase.WATCHING, timeout_s=6.0, watchdog_s=10.0), ["guard"]),
+        (GuardState(phase=Phase.WATCHING, timeout_s=5.0, watchdog_s=15.0), ["guard"]),
+        (GuardState(), ["guard"]),
     ],
 )
-def test_guard_that_waits_longer_than_its_host_publishes_is_found(guard: State, found: list[str]) -> None:
+def test_guard_that_waits_longer_than_its_host_publishes_is_found(guard: GuardState, found: list[str]) -> None:
     async def story(bench: Bench) -> None:
         says = GuardRecord(armed=True, timeout_s=5.0, watchdog_s=10.0)
         bench.store.load([make_member("h1", epoch=1, guard=says), make_member("h2", epoch=1)])
-        bench.judge.guard("h1", guard)
-        bench.judge.guard("h2", guard)
+        bench.judge.judge_guard("h1", guard)
+        bench.judge.judge_guard("h2", guard)
 
     assert judged(story) == found

@@ -20,13 +20,24 @@ from tests.support.judges import (
 )
 from tests.support.virtual_hosts import Bench
 
-from outlive.base.clock import as_datetime
+from outlive.base import as_datetime
 from outlive.node.ports import DomainState
-from outlive.resources import Assigned, Condition, Cut, Fault, Holder, Membership, ObjectMeta, ObjectRef
-from outlive.resources.policies import RecoveryPolicy
+from outlive.resources import (
+    Assigned,
+    Condition,
+    Cut,
+    Fault,
+    Holder,
+    Membership,
+    Migration,
+    MigrationPhase,
+    ObjectMeta,
+    ObjectRef,
+    Recovery,
+    RecoveryPolicy,
+)
 from outlive.resources.reasons import VmReason
-from outlive.resources.vms import Migration, MigrationPhase, Recovery
-from outlive.simulation.hypervisors import domain_of
+from outlive.simulation import domain_of
 
 _replace = msgspec.structs.replace
 
@@ -57,7 +68,7 @@ def test_ignored_vm_is_excused_only_where_its_host_does_not_live() -> None:
     async def off(bench: Bench) -> None:
         bench.store.load((ignored, make_registered("h1")))
         bench.hypervisors["h1"].powered = False
-        bench.judge.rest()
+        bench.judge.judge_rest()
 
     assert judged(off) == []
 
@@ -148,10 +159,10 @@ def test_vm_that_two_hosts_list_is_found_at_rest_unless_one_of_them_is_shut_out_
             [make_host("h1", "vm-1"), make_host("h2", "vm-1"), make_registered("h1"), make_registered("h2"), vm]
         )
         for host in ("h1", "h2"):
-            bench.hypervisors[host].has(domain_of(vm, f"r{host[1]}", 1, DomainState.RUNNING))
+            bench.hypervisors[host].add_domain(domain_of(vm, f"r{host[1]}", 1, DomainState.RUNNING))
         if cut:
             bench.disks.cut("h1", 1, ("disk:vm-1-root", "port:vm-1-net"))
-        bench.judge.rest()
+        bench.judge.judge_rest()
 
     assert ("room" in judged(story)) is not cut
 
@@ -278,7 +289,7 @@ def test_room_that_is_counted_twice_is_found_at_rest() -> None:
         bench.store.load((*twice, make_registered("h2")))
         uid = bench.store.find(Membership, "h2").metadata.uid
         bench.judge.truth.renewed_s[uid] = asyncio.get_running_loop().time() - silent_s
-        bench.judge.rest()
+        bench.judge.judge_rest()
 
     assert judged(lambda bench: silent(bench, 20.0)) == ["room"]
     assert judged(lambda bench: silent(bench, 40.0)) == [], "h2 went silent, and nobody is left to condemn it"

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.support.judges import (
     DEAD,
+    finds,
     join_slot,
     judged,
     make_holder,
@@ -19,20 +20,25 @@ from tests.support.judges import (
     with_home,
     write_as,
 )
-from tests.support.loops import run
 from tests.support.virtual_hosts import Bench, author
 
-from outlive.api.auth import Identity, Role, check_write
-from outlive.base.clock import LoopClock, as_datetime
-from outlive.base.errors import Forbidden
-from outlive.resources import Fault, Holder, Membership, ObjectRef, VirtualMachine
-from outlive.resources.memberships import FenceRecord
-from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.vms import RUN_FINALIZER, Recovery, RecoveryStep
-from outlive.runtime.faults import LOOK_S, ActiveFault, FaultRecorder
-from outlive.simulation.judges.judge import PACE_WRITES
-from outlive.simulation.judges.writes import FINDINGS_LIMIT, HOLDERS_LIMIT, REFUSED_S
-from outlive.simulation.stores import ADMINISTRATOR, OUTSIDE, Author, authored
+from outlive.api import Identity, Role, check_write
+from outlive.base import Forbidden, LoopClock, as_datetime
+from outlive.resources import (
+    RUN_FINALIZER,
+    Fault,
+    FenceRecord,
+    Holder,
+    Membership,
+    ObjectRef,
+    Recovery,
+    RecoveryStep,
+    VirtualMachine,
+)
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import LOOK_S, ActiveFault, FaultRecorder
+from outlive.simulation import ADMINISTRATOR, OUTSIDE, Author, set_author
+from outlive.simulation.judges import FINDINGS_LIMIT, HOLDERS_LIMIT, PACE_WRITES, REFUSED_S
 
 _replace = msgspec.structs.replace
 
@@ -46,29 +52,25 @@ def held(*epochs: int) -> tuple[Holder, ...]:
     return tuple(make_holder("h1", epoch=one) for one in epochs)
 
 
-def test_field_of_another_writer_is_refused_and_found_at_once() -> None:
-    async def story(bench: Bench) -> None:
-        bench.store.load([make_vm(), make_member("h1")])
-        with pytest.raises(Forbidden, match=r"the token of host h1 may not write status.home of VirtualMachine/vm-1"):
-            await write_as(bench, author("h1", "fencer"), with_home("h2"))
-        found = bench.store.find(VirtualMachine, "vm-1")
-        assert found is not None
-        assert found.status.home == ""
-        assert [one.loud for one in bench.history.events if one.kind == "refused"] == [True]
-
-    assert judged(story) == ["one-writer"]
+@finds("one-writer")
+async def test_field_of_another_writer_is_refused_and_found_at_once(bench: Bench) -> None:
+    bench.store.load([make_vm(), make_member("h1")])
+    with pytest.raises(Forbidden, match=r"the token of host h1 may not write status.home of VirtualMachine/vm-1"):
+        await write_as(bench, author("h1", "fencer"), with_home("h2"))
+    found = bench.store.find(VirtualMachine, "vm-1")
+    assert found is not None
+    assert found.status.home == ""
+    assert [one.loud for one in bench.history.events if one.kind == "refused"] == [True]
 
 
-def test_refusal_has_the_words_of_the_server() -> None:
-    async def story(bench: Bench) -> None:
-        bench.store.load([before := make_vm(), make_member("h1")])
-        with pytest.raises(Forbidden) as of_the_server:
-            check_write(Identity("node-h1", Role.HOST, host="h1"), before, from_source("x")(before))
-        with pytest.raises(Forbidden) as of_the_simulation:
-            await write_as(bench, author("h1", "daemon"), from_source("x"))
-        assert str(of_the_simulation.value) == str(of_the_server.value)
-
-    assert judged(story) == ["one-writer"]
+@finds("one-writer")
+async def test_refusal_has_the_words_of_the_server(bench: Bench) -> None:
+    bench.store.load([before := make_vm(), make_member("h1")])
+    with pytest.raises(Forbidden) as of_the_server:
+        check_write(Identity("node-h1", Role.HOST, host="h1"), before, from_source("x")(before))
+    with pytest.raises(Forbidden) as of_the_simulation:
+        await write_as(bench, author("h1", "daemon"), from_source("x"))
+    assert str(of_the_simulation.value) == str(of_the_server.value)
 
 
 def from_source(name: str) -> Any:
@@ -118,24 +120,25 @@ def test_host_reports_a_fault_of_a_vm_that_is_not_its_own_only_until_it_may_know
         subject = ObjectRef(kind="VirtualMachine", name="vm-1")
         lost = ActiveFault(FaultCode.VM_STORAGE_LOST, subject, {"host": "h3", "why": "x", "then": ""})
         recorder = FaultRecorder(bench.store, LoopClock(), role="daemon", host="h3")
-        with authored(author("h3", "daemon")._replace(hears=hears)):
+        with set_author(author("h3", "daemon")._replace(hears=hears)):
             for _ in range(int(for_s / every_s)):
                 await recorder.record([lost])
                 await asyncio.sleep(every_s)
-        assert bench.store.all_of(Fault) == []
+        assert bench.store.list_all(Fault) == []
         assert any(one.kind == "refused" for one in bench.history.events)
 
     assert judged(story) == found
 
 
-def test_process_that_marks_what_it_may_not_delete_is_refused() -> None:
-    async def story(bench: Bench) -> None:
-        vm = make_vm(*held(1))
-        bench.store.load([_replace(vm, metadata=_replace(vm.metadata, finalizers=(RUN_FINALIZER,)))])
-        with authored(author("ctl", "recovery")), pytest.raises(Forbidden, match="may not delete VirtualMachine/vm-1"):
-            await bench.store.delete(vm.ref)
-
-    assert judged(story) == ["one-writer"]
+@finds("one-writer")
+async def test_process_that_marks_what_it_may_not_delete_is_refused(bench: Bench) -> None:
+    vm = make_vm(*held(1))
+    bench.store.load([_replace(vm, metadata=_replace(vm.metadata, finalizers=(RUN_FINALIZER,)))])
+    with (
+        set_author(author("ctl", "recovery")),
+        pytest.raises(Forbidden, match="may not delete VirtualMachine/vm-1"),
+    ):
+        await bench.store.delete(vm.ref)
 
 
 def test_operator_is_never_refused_and_one_who_does_what_only_administrators_may_is_found() -> None:
@@ -153,54 +156,45 @@ def test_operator_is_never_refused_and_one_who_does_what_only_administrators_may
     assert judged(story_by(ADMINISTRATOR)) == []
 
 
-def test_lists_beyond_their_limits_are_found() -> None:
-    async def story(bench: Bench) -> None:
-        step = RecoveryStep(at=as_datetime(LoopClock().now()), what="x")
-        long = Recovery(fence="f", steps=(step,) * 33)
-        vm = make_vm()  # which a store that is full of older objects takes, and no new one
-        bench.store.load([_replace(vm, status=_replace(vm.status, recovery=long))])
-        longer = _replace(long, message="m")
-        await write_as(
-            bench, author("ctl", "recovery"), lambda vm: _replace(vm, status=_replace(vm.status, recovery=longer))
-        )
-
-    assert judged(story) == ["limits"]
+@finds("limits")
+async def test_lists_beyond_their_limits_are_found(bench: Bench) -> None:
+    step = RecoveryStep(at=as_datetime(LoopClock().now()), what="x")
+    long = Recovery(fence="f", steps=(step,) * 33)
+    vm = make_vm()  # which a store that is full of older objects takes, and no new one
+    bench.store.load([_replace(vm, status=_replace(vm.status, recovery=long))])
+    longer = _replace(long, message="m")
+    await write_as(
+        bench, author("ctl", "recovery"), lambda vm: _replace(vm, status=_replace(vm.status, recovery=longer))
+    )
 
 
-def test_answer_that_the_store_does_not_have_is_found() -> None:
-    async def story(bench: Bench) -> None:
-        bench.store.load([make_vm()])
-        kept = await bench.store.get(VirtualMachine, "vm-1")
-        bench.judge.acknowledged(kept)
-        assert bench.broken() == []
-        bench.judge.acknowledged(_replace(kept, metadata=_replace(kept.metadata, resource_version="99")))
-
-    assert judged(story) == ["S5"]
+@finds("S5")
+async def test_answer_that_the_store_does_not_have_is_found(bench: Bench) -> None:
+    bench.store.load([make_vm()])
+    kept = await bench.store.get(VirtualMachine, "vm-1")
+    bench.judge.judge_acknowledged(kept)
+    assert bench.broken() == []
+    bench.judge.judge_acknowledged(_replace(kept, metadata=_replace(kept.metadata, resource_version="99")))
 
 
-def test_violation_says_what_happened_before_and_how_to_see_it_again() -> None:
-    async def reported() -> str:
-        bench = Bench()
-        bench.boot()
-        put_domain(bench, "h1")
-        put_domain(bench, "h2", "r2")
-        return str(bench.judge.violations[0])
-
-    text = run(reported())
+async def test_violation_says_what_happened_before_and_how_to_see_it_again() -> None:
+    bench = Bench()
+    bench.boot()
+    put_domain(bench, "h1")
+    put_domain(bench, "h2", "r2")
+    text = str(bench.judge.violations[0])
     assert "h1 and h2 write its disks" in text
     assert "on h1: running" in text
     assert "outlive simulate --seed 1" in text
 
 
-def test_process_that_writes_one_object_without_a_pause_is_found() -> None:
-    async def story(bench: Bench) -> None:
-        bench.store.load([make_vm()])
-        for number in range(PACE_WRITES - 1):
-            await write_as(bench, author("ctl", "recovery"), with_home(str(number)))
-        assert "limits" not in bench.broken()
-        await write_as(bench, author("ctl", "recovery"), with_home("h1"))
-
-    assert judged(story) == ["limits"]
+@finds("limits")
+async def test_process_that_writes_one_object_without_a_pause_is_found(bench: Bench) -> None:
+    bench.store.load([make_vm()])
+    for number in range(PACE_WRITES - 1):
+        await write_as(bench, author("ctl", "recovery"), with_home(str(number)))
+    assert "limits" not in bench.broken()
+    await write_as(bench, author("ctl", "recovery"), with_home("h1"))
 
 
 def test_slot_that_many_join_one_after_the_other_is_no_loop_until_nobody_joins_any_more() -> None:
@@ -220,18 +214,16 @@ def test_slot_that_many_join_one_after_the_other_is_no_loop_until_nobody_joins_a
     assert judged(story) == ["limits"]
 
 
-def test_entries_and_findings_beyond_their_limits_are_found() -> None:
-    async def story(bench: Bench) -> None:
-        bench.store.load([make_vm(), make_member("h1")])
-        many = tuple(make_holder("h1", f"r{number}") for number in range(HOLDERS_LIMIT + 1))
-        await write_as(bench, author("h1", "daemon"), lambda vm: _replace(vm, status=_replace(vm.status, holders=many)))
-        found = FenceRecord(id="f", epoch=1, findings=(DEAD,) * (FINDINGS_LIMIT + 1))
-        await write_as(
-            bench,
-            author("h2", "fencer"),
-            lambda one: _replace(one, record=_replace(one.record, fence=found)),
-            kind=Membership,
-            name="h1",
-        )
-
-    assert judged(story) == ["limits", "limits"]
+@finds("limits", "limits")
+async def test_entries_and_findings_beyond_their_limits_are_found(bench: Bench) -> None:
+    bench.store.load([make_vm(), make_member("h1")])
+    many = tuple(make_holder("h1", f"r{number}") for number in range(HOLDERS_LIMIT + 1))
+    await write_as(bench, author("h1", "daemon"), lambda vm: _replace(vm, status=_replace(vm.status, holders=many)))
+    found = FenceRecord(id="f", epoch=1, findings=(DEAD,) * (FINDINGS_LIMIT + 1))
+    await write_as(
+        bench,
+        author("h2", "fencer"),
+        lambda one: _replace(one, record=_replace(one.record, fence=found)),
+        kind=Membership,
+        name="h1",
+    )

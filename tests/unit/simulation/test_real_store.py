@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from tests.support.live_store import NOBODY, Connection, LiveStore, LiveStory
-from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Forbidden, Unknown
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import Forbidden, LoopClock, Random, SeededIds, Unknown
 from outlive.resources import Hypervisor, ObjectMeta, Resource
-from outlive.simulation.refusals import Refusal
-from outlive.simulation.scenario import read_scenario
-from outlive.simulation.stores import Author, authored
-from outlive.store.contract import Upsert
-from outlive.store.memory import MemoryStore
-from outlive.store.tables import Write
+from outlive.simulation import Author, WriteRefusal, read_scenario, set_author
+from outlive.store import MemoryStore, Upsert, Write
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 KVM = Hypervisor(metadata=ObjectMeta(name="kvm-1"))
@@ -55,7 +47,7 @@ class Heard:
     def _wrote(self, write: Write, author: Author) -> None:
         self.writes.append((author.process, write.before, write.after))
 
-    def _refused(self, write: Write, author: Author, refusal: Refusal) -> None:
+    def _refused(self, write: Write, author: Author, refusal: WriteRefusal) -> None:
         self.refused.append((author.process, refusal.why))
 
     @property
@@ -63,7 +55,7 @@ class Heard:
         return [author for author, _, _ in self.writes]
 
     def reached(self) -> Connection:
-        return self.store.reached_by("ctl-1")
+        return self.store.way_end("ctl-1")
 
 
 def heard(make: Callable[[LoopClock, SeededIds], MemoryStore] = MemoryStore) -> Heard:
@@ -74,18 +66,9 @@ def labelled(obj: Hypervisor, value: str) -> Hypervisor:
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, labels={"a": value}))
 
 
-def claim(function: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    def test() -> None:
-        run(function())
-
-    test.__name__ = function.__name__
-    return test
-
-
-@claim
 async def test_judges_hear_of_a_write_and_its_author_before_its_writer_is_answered() -> None:
     world = heard()
-    with authored(SOMEBODY):
+    with set_author(SOMEBODY):
         made = await world.reached().create(KVM)
     assert world.authors == ["ctl-1"]
     assert world.store.find(Hypervisor, "kvm-1") == made
@@ -93,17 +76,18 @@ async def test_judges_hear_of_a_write_and_its_author_before_its_writer_is_answer
     assert world.writes[1] == ("operator", made, changed)
 
 
-@claim
 async def test_a_write_that_the_server_refuses_is_not_sent_and_judges_hear_of_it() -> None:
     world = heard()
     made = await world.store.create(KVM)
-    with authored(Author("ctl-1", "", ("failover",))), pytest.raises(Forbidden, match=r"token of controller ctl-1 may"):
+    with (
+        set_author(Author("ctl-1", "", ("failover",))),
+        pytest.raises(Forbidden, match=r"token of controller ctl-1 may"),
+    ):
         await world.reached().replace(labelled(made, "b"))
     assert [process for process, _ in world.refused] == ["ctl-1"]
     assert await world.inner.get(Hypervisor, "kvm-1") == made
 
 
-@claim
 async def test_observers_are_shown_nothing_that_judges_have_not_heard_of() -> None:
     world = heard(Slow)
     stream = world.reached().observe(Hypervisor)
@@ -117,7 +101,6 @@ async def test_observers_are_shown_nothing_that_judges_have_not_heard_of() -> No
     await stream.aclose()
 
 
-@claim
 async def test_readers_are_shown_nothing_that_judges_have_not_heard_of() -> None:
     world = heard(Slow)
     writing = asyncio.ensure_future(world.store.create(KVM))
@@ -127,7 +110,6 @@ async def test_readers_are_shown_nothing_that_judges_have_not_heard_of() -> None
     await writing
 
 
-@claim
 async def test_a_write_goes_on_although_its_writer_is_gone() -> None:
     world = heard(Slow)
     writing = asyncio.ensure_future(world.store.create(KVM))
@@ -137,19 +119,17 @@ async def test_a_write_goes_on_although_its_writer_is_gone() -> None:
     assert world.authors == ["operator"]
 
 
-@claim
 async def test_a_write_whose_answer_is_lost_is_put_down_to_its_author_once_it_is_seen() -> None:
     world = heard(Slow)
     assert isinstance(world.inner, Slow)
     world.inner.loses = True
-    with authored(SOMEBODY), pytest.raises(Unknown):
+    with set_author(SOMEBODY), pytest.raises(Unknown):
         await world.reached().create(KVM)
     assert world.authors == []
     await world.store.get(Hypervisor, "kvm-1")
     assert world.authors == ["ctl-1"]
 
 
-@claim
 async def test_what_no_process_has_written_is_put_down_to_nobody() -> None:
     world = heard()
     await world.inner.create(KVM)
@@ -157,7 +137,6 @@ async def test_what_no_process_has_written_is_put_down_to_nobody() -> None:
     assert world.authors == [NOBODY.process]
 
 
-@claim
 async def test_a_write_that_is_answered_late_is_judged_by_what_it_changed() -> None:
     world = heard()
     made = await world.store.create(KVM)
@@ -168,7 +147,6 @@ async def test_a_write_that_is_answered_late_is_judged_by_what_it_changed() -> N
     assert world.store.find(Hypervisor, "kvm-1") == third
 
 
-@claim
 async def test_a_write_that_changes_nothing_is_none() -> None:
     world = heard()
     made = await world.store.create(KVM)
@@ -176,7 +154,6 @@ async def test_a_write_that_changes_nothing_is_none() -> None:
     assert len(world.writes) == 1
 
 
-@claim
 async def test_what_is_deleted_is_gone_for_the_judges_too() -> None:
     world = heard()
     made = await world.store.create(KVM)
@@ -187,7 +164,6 @@ async def test_what_is_deleted_is_gone_for_the_judges_too() -> None:
     assert world.store.find(Hypervisor, "kvm-1") == again
 
 
-@claim
 async def test_an_object_with_finalizers_is_only_marked() -> None:
     world = heard()
     metadata = msgspec.structs.replace(KVM.metadata, finalizers=("outlive.dev/wait",))
@@ -204,7 +180,6 @@ def _free(obj: Resource) -> ObjectMeta:
     return msgspec.structs.replace(obj.metadata, finalizers=())
 
 
-@claim
 async def test_a_store_that_forgets_what_it_has_answered_is_told_of() -> None:
     world = heard()
     kept = await world.store.create(KVM)
@@ -222,11 +197,7 @@ async def test_a_store_that_forgets_what_it_has_answered_is_told_of() -> None:
 
 
 @pytest.mark.slow
-def test_a_story_ends_as_told_on_a_store_below_the_copy() -> None:
+async def test_a_story_ends_as_told_on_a_store_below_the_copy() -> None:
     scenario = read_scenario(SCENARIOS / "host-loses-power")
-
-    async def play() -> tuple[str, ...]:
-        inner = MemoryStore(LoopClock(), SeededIds(Random(3)))
-        return (await LiveStory(scenario, replay="", connect=lambda: inner).play()).failed
-
-    assert run(play()) == ()
+    inner = MemoryStore(LoopClock(), SeededIds(Random(3)))
+    assert (await LiveStory(scenario, replay="", connect=lambda: inner).play()).failed == ()

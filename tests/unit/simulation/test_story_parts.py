@@ -9,21 +9,34 @@ import msgspec
 import pytest
 from tests.support.loops import run
 
-from outlive.base.errors import BadInput
-from outlive.node.membership.join import NOBODYS
-from outlive.resources import MemberRecord, Membership, ObjectMeta
-from outlive.resources.documents import Problems
-from outlive.runtime.units import Duration
-from outlive.simulation.expectations import Expectations, read_expectations
-from outlive.simulation.history import HistoryEvent, grouped
-from outlive.simulation.narration import narrate, narrate_end, narrate_guard, sentence
-from outlive.simulation.scenario import Scenario, inventory_scenario, read_scenario
-from outlive.simulation.spec import HostSpec, WorldSpec
-from outlive.simulation.states import matches
-from outlive.simulation.stores import OUTSIDE
-from outlive.simulation.story import Ended, Story
-from outlive.simulation.summary import HeldVm, Summary, percentile
-from outlive.simulation.timeline import Act, read_timeline
+from outlive.base import BadInput
+from outlive.node.membership import NOBODYS
+from outlive.resources import MemberRecord, Membership, ObjectMeta, Problems
+from outlive.runtime import Duration
+from outlive.simulation import (
+    OUTSIDE,
+    Act,
+    Expectations,
+    HeldVm,
+    HistoryEvent,
+    HostSpec,
+    PlayedStory,
+    RunSummary,
+    Scenario,
+    Story,
+    WorldSpec,
+    format_sentence,
+    group_events,
+    inventory_scenario,
+    is_match,
+    narrate,
+    narrate_end,
+    narrate_guard,
+    percentile_of,
+    read_expectations,
+    read_scenario,
+    read_timeline,
+)
 from outlive.simulation.verbs import VERBS
 
 
@@ -43,7 +56,7 @@ from outlive.simulation.verbs import VERBS
     ],
 )
 def test_a_fact_is_as_wanted(wanted: object, found: object) -> None:
-    assert matches(wanted, found)
+    assert is_match(wanted, found)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +64,7 @@ def test_a_fact_is_as_wanted(wanted: object, found: object) -> None:
     [(1, True), (True, 1), ("kvm-1", ("kvm-1", "kvm-2")), (">= 2", 1), ("~room", "nothing"), (None, "x"), ([], None)],
 )
 def test_a_fact_is_not_as_wanted(wanted: object, found: object) -> None:
-    assert not matches(wanted, found)
+    assert not is_match(wanted, found)
 
 
 def event(subject: str, at_s: float, key: str = "runs") -> HistoryEvent:
@@ -60,7 +73,7 @@ def event(subject: str, at_s: float, key: str = "runs") -> HistoryEvent:
 
 
 def test_equal_sentences_close_together_are_one() -> None:
-    lines = grouped([event("vm-a", 1.0), event("other", 1.1, key=""), event("vm-b", 1.2), event("vm-c", 9.0)])
+    lines = group_events([event("vm-a", 1.0), event("other", 1.1, key=""), event("vm-b", 1.2), event("vm-c", 9.0)])
     assert [one.text for one in lines] == [
         "2 VMs run on kvm-1: vm-a, vm-b",
         "other runs on kvm-1",
@@ -69,21 +82,21 @@ def test_equal_sentences_close_together_are_one() -> None:
 
 
 def test_many_names_are_a_number() -> None:
-    (line,) = grouped([event(f"vm-{number}", 1.0) for number in range(15)])
+    (line,) = group_events([event(f"vm-{number}", 1.0) for number in range(15)])
     assert line.text == "15 VMs run on kvm-1"
 
 
 def test_percentiles_are_values_that_were_seen() -> None:
     values = tuple(float(number) for number in range(1, 101))
-    assert [percentile(values, share) for share in (50, 99, 100)] == [50.0, 99.0, 100.0]
-    assert percentile((7.0,), 1) == 7.0
-    assert percentile((), 50) is None
+    assert [percentile_of(values, share) for share in (50, 99, 100)] == [50.0, 99.0, 100.0]
+    assert percentile_of((7.0,), 1) == 7.0
+    assert percentile_of((), 50) is None
 
 
 def test_a_share_is_of_those_that_were_lost() -> None:
     def unmet(share: str | int, lost: int, took: int) -> list[str]:
-        summary = Summary(seed=1, virtual_s=9, lost=lost, took_s=(7.0,) * took)
-        return Expectations(recovered_within={"8s": share}).unmet(summary, ())
+        summary = RunSummary(seed=1, virtual_s=9, lost=lost, took_s=(7.0,) * took)
+        return Expectations(recovered_within={"8s": share}).find_unmet(summary, ())
 
     assert unmet("all", 3, 3) == []
     assert unmet("80%", 4, 3) == ["recovered within 8s: 3 of 4, less than 80 %"]
@@ -94,11 +107,11 @@ def test_vms_that_wait_are_expected_by_name_and_reason() -> None:
     problems = Problems()
     expect = read_expectations({"held": {"vm-a": "no-room"}}, "expect.yaml", problems)
     assert not problems.shown
-    waits = Summary(seed=1, virtual_s=9, held_vms=(HeldVm(vm="vm-a", reason="no-room: full", remedy="add a host"),))
-    assert expect.unmet(waits, ()) == []
-    without = Summary(seed=1, virtual_s=9, held_vms=(HeldVm(vm="vm-a", reason="no-room: full"),))
-    assert expect.unmet(without, ()) == ["vm-a is held without a remedy"]
-    assert expect.unmet(Summary(seed=1, virtual_s=9), ()) == ["vm-a is not held"]
+    waits = RunSummary(seed=1, virtual_s=9, held_vms=(HeldVm(vm="vm-a", reason="no-room: full", remedy="add a host"),))
+    assert expect.find_unmet(waits, ()) == []
+    without = RunSummary(seed=1, virtual_s=9, held_vms=(HeldVm(vm="vm-a", reason="no-room: full"),))
+    assert expect.find_unmet(without, ()) == ["vm-a is held without a remedy"]
+    assert expect.find_unmet(RunSummary(seed=1, virtual_s=9), ()) == ["vm-a is not held"]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +132,7 @@ def test_vms_that_wait_are_expected_by_name_and_reason() -> None:
 def test_what_somebody_does_is_a_sentence_with_all_its_arguments(
     verb: str, given: dict[str, object], hosts: tuple[str, ...], said: str
 ) -> None:
-    assert sentence(VERBS[verb].sentence, given, hosts) == said
+    assert format_sentence(VERBS[verb].sentence, given, hosts) == said
 
 
 def test_an_act_waits_or_has_a_time_and_not_both() -> None:
@@ -130,13 +143,13 @@ def test_an_act_waits_or_has_a_time_and_not_both() -> None:
 
 
 def test_names_are_told_in_the_order_in_which_people_count() -> None:
-    (line,) = grouped([event(f"vm-{number}", 1.0) for number in (10, 9, 2)])
+    (line,) = group_events([event(f"vm-{number}", 1.0) for number in (10, 9, 2)])
     assert line.text == "3 VMs run on kvm-1: vm-2, vm-9, vm-10"
 
 
 def test_what_guards_and_watchdogs_did_is_told() -> None:
     events = [event for one in (1, 2) for event in narrate_guard(f"kvm-{one}", "close-gate", 25.0)]
-    lines = [one.text for one in grouped(events)]
+    lines = [one.text for one in group_events(events)]
     narrated = "the guards of 2 hosts let nothing start and kill their VMs: no renewal was acknowledged for 25 s"
     assert lines == [f"{narrated} [kvm-1, kvm-2]"]
     assert events[0].text.startswith("the guard of kvm-1 lets nothing start and kills its VMs")
@@ -215,16 +228,12 @@ def test_nothing_is_left_out_because_the_end_comes_first() -> None:
 
 
 @pytest.mark.slow
-def test_a_vm_that_was_lost_a_moment_before_the_end_is_no_broken_promise() -> None:
+async def test_a_vm_that_was_lost_a_moment_before_the_end_is_no_broken_promise() -> None:
     host = {"count": 4, "perRack": 0}
     spec = msgspec.convert({"hosts": host, "vms": {"perHost": 1}}, WorldSpec)
     acts = (Act(verb="power-off", arguments={"hosts": ("kvm-4",)}, at_s=10.0),)
     scenario = Scenario(name="short", line="Short.", spec=spec, acts=acts, expect=Expectations(until=Duration(12)))
-
-    async def play() -> Ended:
-        return await Story(scenario, seed=1, replay="again").play()
-
-    ended = run(play())
+    ended = await Story(scenario, seed=1, replay="again").play()
     assert ended.summary.violations == ()
     assert [(one.vm, one.reason) for one in ended.summary.held_vms] == [
         ("vm-4-1", "the end came too soon after its loss")
@@ -236,7 +245,7 @@ def test_nobody_is_fenced_who_is_named_as_the_fencer_of_a_host_that_lives() -> N
     acts = (Act(verb="power-off", arguments={"hosts": ("fencer-of:kvm-3",)}, at_s=2.0, place="timeline: entry 1"),)
     scenario = Scenario(name="nobody", line="Nobody.", spec=spec, acts=acts)
 
-    async def play() -> Ended:
+    async def play() -> PlayedStory:
         return await Story(scenario, seed=1, replay="again").play()
 
     with pytest.raises(BadInput, match=r"timeline: entry 1: at 2\.0 s nobody fences kvm-3"):
@@ -281,7 +290,7 @@ def test_summary_says_where_those_that_were_lost_run_again(
     recovered: int, in_slots: int, moved: int, said: str
 ) -> None:
     took_s = (9.0,) * recovered
-    summary = Summary(
+    summary = RunSummary(
         seed=1,
         virtual_s=9,
         vms=9,
@@ -291,14 +300,14 @@ def test_summary_says_where_those_that_were_lost_run_again(
         moved_there=moved,
         took_s=took_s,
     )
-    assert f"back       {said}" in summary.lines()
-    assert summary.document()["movedThere"] == moved
+    assert f"back       {said}" in summary.format_lines()
+    assert summary.to_document()["movedThere"] == moved
 
 
 def test_summary_tells_slots_that_others_had_a_claim_to_from_promised_ones() -> None:
-    summary = Summary(
+    summary = RunSummary(
         seed=1, virtual_s=9, vms=9, lost=3, recovered=3, in_promised_slot=2, in_contested_slot=1, took_s=(9.0,) * 3
     )
     said = "2 of 3 in a slot that was promised to it, 1 of these in one to which others had a claim as well"
-    assert f"back       3 elsewhere, {said}" in summary.lines()
-    assert summary.document()["inContestedSlot"] == 1
+    assert f"back       3 elsewhere, {said}" in summary.format_lines()
+    assert summary.to_document()["inContestedSlot"] == 1

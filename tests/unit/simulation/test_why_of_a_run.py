@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from outlive.cli.decide import decision_table
-from outlive.recovery.why import Why
-from outlive.runtime.virtual import run_virtual
-from outlive.simulation.scenario import read_scenario
-from outlive.simulation.story import Ended, Story
+from outlive.cli import decision_table
+from outlive.recovery.why import WhyAnswer
+from outlive.runtime import run_virtual
+from outlive.simulation import PlayedStory, Story, read_scenario
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "host-loses-power"
 CHAIN = (
     r"the last renewal of kvm-4 that (\S+) saw is number \d+ of epoch 1",
     r"(\S+) had seen it unchanged for [\d.]+ s \(limit 5 s\) and condemned kvm-4 on exactly that version",
-    r"checked once instead of 2 times: its power controller says that it is off",
+    r"checked once instead of 2 times: its BMC says that it is off",
     r"proof of epoch 1 by power: the controller of system .* said off .*, recorded by \S+",
     r"an earlier copy of it can do no harm any more, proven by power",
     r"its slot (\S+) is claimed",
@@ -30,10 +29,10 @@ UNDATED = (0, 2, len(CHAIN) - 1)
 """The last renewal, which a fencer only saw some time; why it was not checked more often; and what is so now."""
 
 
-def chain_of(name: str) -> Why:
+def chain_of(name: str) -> WhyAnswer:
     scenario = read_scenario(SCENARIO)
 
-    async def play() -> Ended:
+    async def play() -> PlayedStory:
         return await Story(scenario, seed=scenario.spec.seed, replay="", why=name).play()
 
     ended = run_virtual(play())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from outlive.cli.decide import decision_table
+from outlive.cli import decision_table
 
 NOW = "2030-01-01T00:00:00Z"
 LATER = "2030-01-01T00:00:05Z"

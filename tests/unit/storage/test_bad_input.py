@@ -12,25 +12,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from typing import Any
 
 import pytest
-from tests.support.loops import run
+from tests.support.loops import run, run_by
 from tests.unit.storage.builders import attachment, node, pod, volume
 from tests.unit.storage.test_metrics import samples
 
-from outlive.base.clock import Instant, LoopClock
-from outlive.base.errors import Forbidden, NotFound, Unavailable
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import Forbidden, Instant, LoopClock, NotFound, Random, SeededIds, Unavailable
 from outlive.resources import ObjectRef, Resource
 from outlive.resources.foreign import KubernetesNode, KubernetesPod, PersistentVolume, VolumeAttachment
-from outlive.simulation.kubernetes.connection import ApiConnection, ClientStore
-from outlive.simulation.kubernetes.server import ApiServer
-from outlive.simulation.process import Process
-from outlive.storage.agent import StorageAgent
-from outlive.storage.drbd import DOCUMENT_BYTES
-from outlive.storage.explain import Explanation
-from outlive.storage.metrics import AgentMetrics
-from outlive.storage.options import parse_options
-from outlive.storage.ports import CommandOutput
+from outlive.simulation import Process
+from outlive.simulation.kubernetes import ApiConnection, ApiServer, ClientStore
+from outlive.storage import DOCUMENT_BYTES, AgentMetrics, CommandOutput, StorageAgent, StorageExplanation, parse_options
 from outlive.store import Change, Malformed, Upsert
 
 LONG_S = 70.0
@@ -73,7 +64,7 @@ class ScriptedDrbd:
             self.commands.append(argv)
         return CommandOutput(argv=tuple(argv), exit=self.exit, stdout=self.show if argv[1] == "show" else self.status)
 
-    async def events(self) -> AsyncGenerator[str, None]:
+    async def follow_events(self) -> AsyncGenerator[str, None]:
         for line in self.lines:
             yield line
         await asyncio.get_running_loop().create_future()
@@ -147,7 +138,7 @@ class Scene:
         )
         self.process.start(self.agent.run, lambda _: None)
 
-    def explain(self, name: str = "shop/db-0", kind: Any = "pod") -> Explanation:
+    def explain(self, name: str = "shop/db-0", kind: Any = "pod") -> StorageExplanation:
         return self.agent.explain(kind, name)
 
     def failing(self) -> set[str]:
@@ -197,19 +188,17 @@ async def nothing_happens(scene: Scene) -> None:
     assert scene.drbd.commands == []
 
 
-def test_good_input_has_the_pod_evicted_whatever_else_is_in_it() -> None:
-    async def story(scene: Scene) -> None:
-        scene.drbd.status = json.dumps([entry(**{"new-member": [{"x": 1e3}], "node-id": "two"})])
-        scene.begin()
-        await scene.clock.sleep(LONG_S)
-        assert "Pod/shop/db-0" in scene.changed
-        assert scene.counted('actions_total{action="evict",result="ok"}') == 1
-        assert "VolumeAttachment/va-1" in scene.changed
-        assert scene.counted("failover_seconds_count") == 1
-        assert 5 <= scene.counted("failover_seconds_sum") <= 20
-        assert scene.agent.troubles() == ()
-
-    play(story, pods=[{**pod(), "x-unknown": {"a": [1]}}])
+@run_by(play, pods=[{**pod(), "x-unknown": {"a": [1]}}])
+async def test_good_input_has_the_pod_evicted_whatever_else_is_in_it(scene: Scene) -> None:
+    scene.drbd.status = json.dumps([entry(**{"new-member": [{"x": 1e3}], "node-id": "two"})])
+    scene.begin()
+    await scene.clock.sleep(LONG_S)
+    assert "Pod/shop/db-0" in scene.changed
+    assert scene.counted('actions_total{action="evict",result="ok"}') == 1
+    assert "VolumeAttachment/va-1" in scene.changed
+    assert scene.counted("failover_seconds_count") == 1
+    assert 5 <= scene.counted("failover_seconds_sum") <= 20
+    assert scene.agent.list_troubles() == ()
 
 
 @pytest.mark.parametrize(
@@ -225,85 +214,70 @@ def test_good_input_has_the_pod_evicted_whatever_else_is_in_it() -> None:
     ],
     ids=["truncated", "no JSON", "wrong type", "wrong type below", "enormous", "contradictory", "empty"],
 )
-def test_a_status_that_is_not_understood_or_contradicts_itself(text: str, why: str) -> None:
-    async def story(scene: Scene) -> None:
-        scene.drbd.status = text
-        await nothing_happens(scene)
-        assert scene.counted('drbd_polls_total{result="bad-document"}') > 5
-        assert why in scene.notices()
-        assert "nothing is done" in scene.notices()
-        assert scene.agent.health().code == "stale"
-
-    play(story)
+@run_by(play)
+async def test_a_status_that_is_not_understood_or_contradicts_itself(scene: Scene, *, text: str, why: str) -> None:
+    scene.drbd.status = text
+    await nothing_happens(scene)
+    assert scene.counted('drbd_polls_total{result="bad-document"}') > 5
+    assert why in scene.notices()
+    assert "nothing is done" in scene.notices()
+    assert scene.agent.check_health().code == "stale"
 
 
-def test_a_configuration_that_contradicts_itself() -> None:
-    async def story(scene: Scene) -> None:
-        scene.drbd.show = json.dumps([*SHOWN, {"resource": "pvc-1", "options": {"quorum": "off"}}])
-        await nothing_happens(scene)
-        assert "drbdsetup show says two different things of 'pvc-1'" in scene.notices()
-
-    play(story)
+@run_by(play)
+async def test_a_configuration_that_contradicts_itself(scene: Scene) -> None:
+    scene.drbd.show = json.dumps([*SHOWN, {"resource": "pvc-1", "options": {"quorum": "off"}}])
+    await nothing_happens(scene)
+    assert "drbdsetup show says two different things of 'pvc-1'" in scene.notices()
 
 
-def test_garbage_after_good_states_stops_everything_before_the_timer_ends() -> None:
+@run_by(play)
+async def test_garbage_after_good_states_stops_everything_before_the_timer_ends(scene: Scene) -> None:
     """The last good state goes on to age; the loss that it showed is acted on only while it is fresh."""
-
-    async def story(scene: Scene) -> None:
-        scene.drbd.status = json.dumps([entry(connections=[])])
-        scene.begin()
-        await scene.clock.sleep(8.0)
-        scene.drbd.status = "[{"
-        await scene.clock.sleep(LONG_S)
-        assert scene.changed == []
-        assert "the last poll of DRBD failed" in scene.notices()
-
-    play(story)
+    scene.drbd.status = json.dumps([entry(connections=[])])
+    scene.begin()
+    await scene.clock.sleep(8.0)
+    scene.drbd.status = "[{"
+    await scene.clock.sleep(LONG_S)
+    assert scene.changed == []
+    assert "the last poll of DRBD failed" in scene.notices()
 
 
-def test_a_command_that_fails() -> None:
-    async def story(scene: Scene) -> None:
-        scene.drbd.exit = 20
-        await nothing_happens(scene)
-        assert scene.counted('drbd_polls_total{result="command-failed"}') > 5
-        assert "drbdsetup status --json ended with 20" in scene.notices()
-
-    play(story)
+@run_by(play)
+async def test_a_command_that_fails(scene: Scene) -> None:
+    scene.drbd.exit = 20
+    await nothing_happens(scene)
+    assert scene.counted('drbd_polls_total{result="command-failed"}') > 5
+    assert "drbdsetup status --json ended with 20" in scene.notices()
 
 
-def test_a_peer_that_is_primary_beside_this_one_is_a_writer() -> None:
-    async def story(scene: Scene) -> None:
-        both = entry(role="Primary")
-        both["connections"][1]["peer-role"] = "Primary"
-        scene.drbd.status = json.dumps([both])
-        await nothing_happens(scene)
-        assert "no-primary-peer" in scene.failing()
-
-    play(story)
+@run_by(play)
+async def test_a_peer_that_is_primary_beside_this_one_is_a_writer(scene: Scene) -> None:
+    both = entry(role="Primary")
+    both["connections"][1]["peer-role"] = "Primary"
+    scene.drbd.status = json.dumps([both])
+    await nothing_happens(scene)
+    assert "no-primary-peer" in scene.failing()
 
 
-def test_a_stream_that_promises_what_quorum_denies() -> None:
-    async def story(scene: Scene) -> None:
-        scene.drbd.lines = ["exists resource name:pvc-1 role:Secondary may_promote:yes", "exists -"]
-        scene.drbd.status = json.dumps([entry(devices=[{"disk-state": "UpToDate", "quorum": False}])])
-        scene.begin()
-        await scene.clock.sleep(LONG_S)
-        assert set(scene.changed) <= {"Node/k2"}, "its own node is tainted, since it has no quorum"
-        assert "has-quorum" in scene.failing()
-
-    play(story, "--promotion-source=events2")
+@run_by(play, "--promotion-source=events2")
+async def test_a_stream_that_promises_what_quorum_denies(scene: Scene) -> None:
+    scene.drbd.lines = ["exists resource name:pvc-1 role:Secondary may_promote:yes", "exists -"]
+    scene.drbd.status = json.dumps([entry(devices=[{"disk-state": "UpToDate", "quorum": False}])])
+    scene.begin()
+    await scene.clock.sleep(LONG_S)
+    assert set(scene.changed) <= {"Node/k2"}, "its own node is tainted, since it has no quorum"
+    assert "has-quorum" in scene.failing()
 
 
-def test_a_stream_of_nonsense_is_lost_and_its_word_with_it() -> None:
-    async def story(scene: Scene) -> None:
-        scene.drbd.lines = ["exists resource name:pvc-1 role:Secondary may_promote:yes", "exists -", "\x00 what?"]
-        scene.drbd.status = json.dumps([entry(devices=[{"disk-state": "Diskless", "quorum": True}])])
-        await nothing_happens(scene)
-        assert "data-current" in scene.failing()
-        assert scene.counted("drbd_streams_lost_total") > 2
-        assert "drbdsetup events2 is lost" in scene.notices()
-
-    play(story, "--promotion-source=events2")
+@run_by(play, "--promotion-source=events2")
+async def test_a_stream_of_nonsense_is_lost_and_its_word_with_it(scene: Scene) -> None:
+    scene.drbd.lines = ["exists resource name:pvc-1 role:Secondary may_promote:yes", "exists -", "\x00 what?"]
+    scene.drbd.status = json.dumps([entry(devices=[{"disk-state": "Diskless", "quorum": True}])])
+    await nothing_happens(scene)
+    assert "data-current" in scene.failing()
+    assert scene.counted("drbd_streams_lost_total") > 2
+    assert "drbdsetup events2 is lost" in scene.notices()
 
 
 @pytest.mark.parametrize("handle", ["", "/0", "pvc-1/x", "pvc-1/70000"])
@@ -318,91 +292,81 @@ def test_a_volume_without_a_handle_that_names_a_resource(handle: str) -> None:
     play(story, volumes=[volume(volumeHandle=handle)])
 
 
-def test_a_volume_that_is_not_understood_is_named() -> None:
-    async def story(scene: Scene) -> None:
-        scene.store.nonsense = PersistentVolume
-        await nothing_happens(scene)
-        assert scene.counted('malformed_objects{kind="persistentvolumes"}') == 1
-        notices = "\n".join(scene.explain("pvc-1", "volume").notices)
-        assert "PersistentVolume/pvc-1 is not understood" in notices
-
-    play(story)
+@run_by(play)
+async def test_a_volume_that_is_not_understood_is_named(scene: Scene) -> None:
+    scene.store.nonsense = PersistentVolume
+    await nothing_happens(scene)
+    assert scene.counted('malformed_objects{kind="persistentvolumes"}') == 1
+    notices = "\n".join(scene.explain("pvc-1", "volume").notices)
+    assert "PersistentVolume/pvc-1 is not understood" in notices
 
 
-def test_a_pod_without_an_owner_is_left_alone() -> None:
-    async def story(scene: Scene) -> None:
-        scene.begin()
-        await scene.clock.sleep(LONG_S)
-        assert not [one for one in scene.changed if one.startswith(("Pod/", "VolumeAttachment/"))]
-        assert scene.counted('skipped_pods_total{reason="unowned"}') >= 1
-        assert "has-owner" in scene.failing()
-
-    play(story, pods=[pod(ownerReferences=[])])
+@run_by(play, pods=[pod(ownerReferences=[])])
+async def test_a_pod_without_an_owner_is_left_alone(scene: Scene) -> None:
+    scene.begin()
+    await scene.clock.sleep(LONG_S)
+    assert not [one for one in scene.changed if one.startswith(("Pod/", "VolumeAttachment/"))]
+    assert scene.counted('skipped_pods_total{reason="unowned"}') >= 1
+    assert "has-owner" in scene.failing()
 
 
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
-def test_a_clock_that_jumps_begins_every_timer_anew(jump_s: float) -> None:
-    async def story(scene: Scene) -> None:
-        scene.begin()
-        await scene.clock.sleep(6.0)
-        assert scene.agent.tick_input().memory is not None
-        scene.clock.set_by_s = jump_s
-        await scene.clock.sleep(11.0)
-        assert not [one for one in scene.changed if one.startswith("Pod/")], "an hour has not passed"
-        assert scene.counted("clock_jumps_total") == 1
-        assert "the clock of this node jumped" in scene.notices()
-        await scene.clock.sleep(21.0)
-        assert "Pod/shop/db-0" in scene.changed
-
-    play(story, "--reconcile-interval=5s", "--fail-over-timeout=20s")
+@run_by(play, "--reconcile-interval=5s", "--fail-over-timeout=20s")
+async def test_a_clock_that_jumps_begins_every_timer_anew(scene: Scene, *, jump_s: float) -> None:
+    scene.begin()
+    await scene.clock.sleep(6.0)
+    assert scene.agent.tick_input().memory is not None
+    scene.clock.set_by_s = jump_s
+    await scene.clock.sleep(11.0)
+    assert not [one for one in scene.changed if one.startswith("Pod/")], "an hour has not passed"
+    assert scene.counted("clock_jumps_total") == 1
+    assert "the clock of this node jumped" in scene.notices()
+    await scene.clock.sleep(21.0)
+    assert "Pod/shop/db-0" in scene.changed
 
 
 @pytest.mark.parametrize("kind", [KubernetesPod, PersistentVolume, VolumeAttachment, KubernetesNode])
-def test_a_kind_that_may_not_be_listed_is_named_with_verb_and_resource(kind: type[Resource]) -> None:
-    async def story(scene: Scene) -> None:
-        scene.store.refused = kind
-        await nothing_happens(scene)
-        assert f"{kind.info.plural} cannot be listed and watched" in scene.notices()
-        assert f'cannot list resource "{kind.info.plural}"' in scene.notices()
-        assert "account.yaml" in scene.notices()
-        assert scene.agent.health().status == 500
-        assert scene.counted(f'cache_stalled_seconds{{kind="{kind.info.plural}"}}') >= LONG_S - 1
-
-    play(story)
-
-
-def test_a_call_that_is_refused_is_shown_until_it_succeeds() -> None:
-    async def story(scene: Scene) -> None:
-        def refuse(*_: Any, **__: Any) -> Any:
-            raise Forbidden('pods "db-0" is forbidden: User "agent" cannot create resource "pods/eviction"')
-
-        scene.connection.verbs.evict = refuse  # type: ignore[method-assign]
-        scene.begin()
-        await scene.clock.sleep(LONG_S)
-        assert not [one for one in scene.changed if one.startswith(("Pod/", "VolumeAttachment/"))]
-        assert scene.counted('actions_total{action="evict",result="failed"}') >= 1
-        assert "failover of pvc-1 on k1 failed" in scene.notices()
-        assert "evict: 403" in scene.notices()
-
-    play(story)
+@run_by(play)
+async def test_a_kind_that_may_not_be_listed_is_named_with_verb_and_resource(
+    scene: Scene, *, kind: type[Resource]
+) -> None:
+    scene.store.refused = kind
+    await nothing_happens(scene)
+    assert f"{kind.info.plural} cannot be listed and watched" in scene.notices()
+    assert f'cannot list resource "{kind.info.plural}"' in scene.notices()
+    assert "account.yaml" in scene.notices()
+    assert scene.agent.check_health().status == 500
+    assert scene.counted(f'cache_stalled_seconds{{kind="{kind.info.plural}"}}') >= LONG_S - 1
 
 
-def test_an_api_server_that_is_away_is_shown_and_what_is_known_is_old() -> None:
-    async def story(scene: Scene) -> None:
-        scene.drbd.status = json.dumps([entry(connections=[])])
-        scene.begin()
-        await scene.clock.sleep(8.0)
-        scene.store.away = True
-        for kind, key in ((KubernetesPod, "shop/db-0"), (KubernetesNode, "k1")):
-            scene.server.edit(kind, key, lambda one: one["metadata"].setdefault("labels", {}).update(new="yes"))
-        await scene.clock.sleep(TROUBLE_S)
-        assert "pods are not followed, what is known of them is old" in "\n".join(scene.agent.troubles())
-        with_notices = scene.explain("nobody", "pod")
-        assert with_notices.resources == ()
-        scene.store.away = False
-        await scene.clock.sleep(LONG_S)
-        assert scene.agent.troubles() == ()
-        with pytest.raises(NotFound):
-            scene.explain("nobody", "pod")
+@run_by(play)
+async def test_a_call_that_is_refused_is_shown_until_it_succeeds(scene: Scene) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise Forbidden('pods "db-0" is forbidden: User "agent" cannot create resource "pods/eviction"')
 
-    play(story)
+    scene.connection.verbs.evict = refuse  # type: ignore[method-assign]
+    scene.begin()
+    await scene.clock.sleep(LONG_S)
+    assert not [one for one in scene.changed if one.startswith(("Pod/", "VolumeAttachment/"))]
+    assert scene.counted('actions_total{action="evict",result="failed"}') >= 1
+    assert "failover of pvc-1 on k1 failed" in scene.notices()
+    assert "evict: 403" in scene.notices()
+
+
+@run_by(play)
+async def test_an_api_server_that_is_away_is_shown_and_what_is_known_is_old(scene: Scene) -> None:
+    scene.drbd.status = json.dumps([entry(connections=[])])
+    scene.begin()
+    await scene.clock.sleep(8.0)
+    scene.store.away = True
+    for kind, key in ((KubernetesPod, "shop/db-0"), (KubernetesNode, "k1")):
+        scene.server.edit(kind, key, lambda one: one["metadata"].setdefault("labels", {}).update(new="yes"))
+    await scene.clock.sleep(TROUBLE_S)
+    assert "pods are not followed, what is known of them is old" in "\n".join(scene.agent.list_troubles())
+    with_notices = scene.explain("nobody", "pod")
+    assert with_notices.resources == ()
+    scene.store.away = False
+    await scene.clock.sleep(LONG_S)
+    assert scene.agent.list_troubles() == ()
+    with pytest.raises(NotFound):
+        scene.explain("nobody", "pod")

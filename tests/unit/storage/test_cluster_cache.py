@@ -5,18 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.support.loops import run
 from tests.unit.storage.builders import node, pod, volume
 
-from outlive.base.clock import LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import LoopClock, Random, SeededIds
 from outlive.resources.foreign import KubernetesNode, KubernetesPod, PersistentVolume
-from outlive.simulation.kubernetes.server import ApiServer
-from outlive.storage.cluster_cache import ClusterCache
-from outlive.storage.drbd import DrbdResource
-from outlive.storage.options import parse_options
-from outlive.storage.tick import KubernetesObjects
+from outlive.simulation.kubernetes import ApiServer
+from outlive.storage import ClusterCache, DrbdResource, KubernetesObjects, parse_options
 
 
 async def gathered(server: ApiServer, *resources: str) -> KubernetesObjects:
@@ -39,24 +33,20 @@ def hotplug(name: str, claim: str, owner: dict[str, Any]) -> dict[str, Any]:
     return pod(name, claim=claim, labels={"kubevirt.io": "hotplug-disk"}, ownerReferences=owners)
 
 
-def test_a_vm_is_gathered_whole_by_any_of_its_disks_with_the_volumes_of_all() -> None:
+async def test_a_vm_is_gathered_whole_by_any_of_its_disks_with_the_volumes_of_all() -> None:
     """The node of the agent may have a replica of a hot-plugged disk, and none of the VM's others."""
-
-    async def claim() -> None:
-        server = ApiServer(LoopClock(), SeededIds(Random(1)))
-        server.add(KubernetesNode, node("k2"))
-        claims = ("root", "extra", "more", "other")
-        for name in claims:
-            server.add(PersistentVolume, volume(f"pvc-{name}", name))
-        source = server.add(KubernetesPod, launcher("source", "root", "vm-1"))
-        target = server.add(KubernetesPod, launcher("target", "root", "vm-1"))
-        server.add(KubernetesPod, launcher("another", "other", "vm-2"))
-        server.add(KubernetesPod, hotplug("hp-1", "extra", source))
-        server.add(KubernetesPod, hotplug("hp-2", "more", source))
-        server.add(KubernetesPod, hotplug("hp-3", "extra", target))
-        found = await gathered(server, "pvc-more")
-        assert {one.metadata.name for one in found.pods} == {"source", "target", "hp-1", "hp-2", "hp-3"}
-        assert {one.metadata.name for one in found.persistentvolumes} == {"pvc-root", "pvc-extra", "pvc-more"}
-        assert {one.metadata.name for one in (await gathered(server, "pvc-other")).pods} == {"another"}
-
-    run(claim())
+    server = ApiServer(LoopClock(), SeededIds(Random(1)))
+    server.add(KubernetesNode, node("k2"))
+    claims = ("root", "extra", "more", "other")
+    for name in claims:
+        server.add(PersistentVolume, volume(f"pvc-{name}", name))
+    source = server.add(KubernetesPod, launcher("source", "root", "vm-1"))
+    target = server.add(KubernetesPod, launcher("target", "root", "vm-1"))
+    server.add(KubernetesPod, launcher("another", "other", "vm-2"))
+    server.add(KubernetesPod, hotplug("hp-1", "extra", source))
+    server.add(KubernetesPod, hotplug("hp-2", "more", source))
+    server.add(KubernetesPod, hotplug("hp-3", "extra", target))
+    found = await gathered(server, "pvc-more")
+    assert {one.metadata.name for one in found.pods} == {"source", "target", "hp-1", "hp-2", "hp-3"}
+    assert {one.metadata.name for one in found.persistentvolumes} == {"pvc-root", "pvc-extra", "pvc-more"}
+    assert {one.metadata.name for one in (await gathered(server, "pvc-other")).pods} == {"another"}

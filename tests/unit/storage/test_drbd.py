@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.storage.builders import decide, resource
 
-from outlive.storage.drbd_events import BadEvent, EventStream, read_event
+from outlive.storage import BadEvent, EventStream, read_event
 
 
 def parse(document: object) -> Any:

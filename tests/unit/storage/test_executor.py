@@ -8,14 +8,9 @@ from typing import Any
 import msgspec
 from tests.unit.storage.builders import act, pod, tick
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Throttled
-from outlive.runtime.cluster_verbs import ServedResource
-from outlive.runtime.virtual import run_virtual
-from outlive.storage.executor import CallRate, PlanExecutor, PlanOutcome
-from outlive.storage.metrics import AgentMetrics
-from outlive.storage.options import parse_options
-from outlive.storage.tick import Plan
+from outlive.base import LoopClock, Throttled
+from outlive.runtime import ServedResource, run_virtual
+from outlive.storage import AgentMetrics, CallRate, Plan, PlanExecutor, PlanOutcome, parse_options
 
 
 class Verbs:
@@ -25,7 +20,7 @@ class Verbs:
         self.calls: list[str] = []
         self._takes_s = takes_s
 
-    async def served(self, api_version: str) -> tuple[ServedResource, ...]:
+    async def list_served(self, api_version: str) -> tuple[ServedResource, ...]:
         return (ServedResource(name="pods/eviction", kind="Eviction", group="policy", version="v1"),)
 
     async def evict(self, key: str, **_: Any) -> None:

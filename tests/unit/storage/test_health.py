@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.runtime.decisions import DecisionTable
-from outlive.storage.decisions import DECISIONS
+from outlive.runtime import DecisionTable
+from outlive.storage import DECISIONS
 
 TABLE = DecisionTable(DECISIONS)
 WELL = {

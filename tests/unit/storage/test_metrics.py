@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from outlive.storage.metrics import AgentMetrics
-from outlive.storage.troubles import CacheState
+from outlive.storage import AgentMetrics, CacheState
 
 
 def samples(metrics: AgentMetrics) -> dict[str, float]:
@@ -34,17 +33,17 @@ def test_an_agent_that_has_done_nothing_shows_every_series() -> None:
 def test_each_method_moves_its_own_series() -> None:
     metrics = AgentMetrics(lambda: 2.5)
     before = samples(metrics)
-    metrics.tick(0.004)
+    metrics.observe_tick(0.004)
     metrics.poll("ok")
-    metrics.resources({"quorum": 3, "suspended": 1})
-    metrics.pending(2)
-    metrics.action("evict", "refused")
-    metrics.skipped("annotation")
-    metrics.failover(7.0)
-    metrics.brake(engaged=True)
-    metrics.standby()
-    metrics.stream_lost()
-    metrics.clock_jumped()
+    metrics.set_resources({"quorum": 3, "suspended": 1})
+    metrics.set_pending(2)
+    metrics.count_action("evict", "refused")
+    metrics.count_skipped("annotation")
+    metrics.observe_failover(7.0)
+    metrics.set_brake(engaged=True)
+    metrics.count_standby()
+    metrics.count_lost_stream()
+    metrics.count_clock_jump()
     metrics.caches = lambda: [CacheState("pods", True, 12.0, None, 2)]
     metrics.refusals = lambda: {("WATCH", "forbidden"): 3}
     after = samples(metrics)
@@ -70,5 +69,5 @@ def test_each_method_moves_its_own_series() -> None:
         "storage_ha_drbd_streams_lost_total": 1,
         "storage_ha_clock_jumps_total": 1,
     }
-    metrics.resources({"quorum": 1})
+    metrics.set_resources({"quorum": 1})
     assert samples(metrics)['storage_ha_resources{state="suspended"}'] == 0

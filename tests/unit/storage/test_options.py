@@ -10,11 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.errors import BadInput, NotFound
-from outlive.runtime.decisions import DecisionTable
-from outlive.storage.decisions import DECISIONS
-from outlive.storage.flags import BOOLEAN, DURATION, FLAGS
-from outlive.storage.options import AgentOptions, BadOption, check_usable, health_address, parse_options, read_options
+from outlive.base import BadInput, NotFound
+from outlive.runtime import DecisionTable
+from outlive.storage import (
+    BOOLEAN,
+    DECISIONS,
+    DURATION,
+    FLAGS,
+    AgentOptions,
+    BadOption,
+    check_usable,
+    health_address,
+    parse_options,
+    read_options,
+)
 
 TABLE = DecisionTable(DECISIONS)
 DEFAULTS = {

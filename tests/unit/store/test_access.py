@@ -8,13 +8,9 @@ import msgspec
 import pytest
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Conflict, Unavailable, Unknown
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
-from outlive.resources import Cluster, ObjectMeta, Pipeline, VirtualMachine
-from outlive.store import compare_and_swap, read, swap
-from outlive.store.memory import MemoryStore
+from outlive.base import Conflict, LoopClock, Random, SeededIds, Unavailable, Unknown
+from outlive.resources import Cluster, ObjectMeta, Pipeline, VirtualMachine, VirtualMachineStatus
+from outlive.store import MemoryStore, change_spec, change_status, compare_and_swap, read, swap
 
 _replace = msgspec.structs.replace
 
@@ -71,16 +67,13 @@ def test_a_change_is_written_once_although_answers_are_lost(lost: int, dropped: 
     assert run(story()) == ("start", writes)
 
 
-def test_a_change_that_never_gets_through_ends_with_an_error() -> None:
-    async def story() -> None:
-        kept = store()
-        await vm_in(kept)
-        kept.dropped = 100
-        with pytest.raises(Unavailable):
-            await change_phase(kept, "start")
-        assert kept.writes == 6
-
-    run(story())
+async def test_a_change_that_never_gets_through_ends_with_an_error() -> None:
+    kept = store()
+    await vm_in(kept)
+    kept.dropped = 100
+    with pytest.raises(Unavailable):
+        await change_phase(kept, "start")
+    assert kept.writes == 6
 
 
 def test_an_object_that_does_not_exist_is_created_by_a_change_that_makes_one() -> None:
@@ -115,12 +108,71 @@ def test_a_swap_whose_answer_was_lost_is_settled_by_reading() -> None:
     assert run(story()) == ("start", "start")
 
 
-def test_a_swap_of_an_old_version_is_a_conflict() -> None:
-    async def story() -> None:
-        kept = store()
-        vm = await vm_in(kept)
-        await change_phase(kept, "start")
-        with pytest.raises(Conflict):
-            await swap(kept, _replace(vm, status=_replace(vm.status, phase="stop")))
+async def test_a_swap_of_an_old_version_is_a_conflict() -> None:
+    kept = store()
+    vm = await vm_in(kept)
+    await change_phase(kept, "start")
+    with pytest.raises(Conflict):
+        await swap(kept, _replace(vm, status=_replace(vm.status, phase="stop")))
 
-    run(story())
+
+def test_a_status_is_changed_of_an_object_that_exists_and_no_other_is_made() -> None:
+    async def story() -> tuple[str, object, object]:
+        kept = store()
+        await vm_in(kept)
+
+        def start(vm: VirtualMachine) -> VirtualMachineStatus:
+            return _replace(vm.status, phase="running")
+
+        after = await change_status(kept, VirtualMachine, "a", start, clock=LoopClock())
+        none = await change_status(kept, VirtualMachine, "b", start, clock=LoopClock())
+        assert after is not None
+        return after.status.phase, none, await read(kept, VirtualMachine, "b")
+
+    assert run(story()) == ("running", None, None)
+
+
+@pytest.mark.parametrize("status", [None, VirtualMachineStatus()])
+def test_a_status_that_stays_as_it_is_is_not_written(status: VirtualMachineStatus | None) -> None:
+    async def story() -> tuple[int, bool]:
+        kept = store()
+        before = await vm_in(kept)
+        after = await change_status(kept, VirtualMachine, "a", lambda _: status, clock=LoopClock())
+        return kept.writes, after == before
+
+    assert run(story()) == (0, True)
+
+
+def test_a_spec_is_changed_and_the_status_is_not_touched() -> None:
+    async def story() -> tuple[str, str]:
+        kept = store()
+        await vm_in(kept)
+        await change_phase(kept, "running")
+        await change_spec(
+            kept, VirtualMachine, "a", lambda vm: _replace(vm.spec, display_name="web"), clock=LoopClock()
+        )
+        after = await read(kept, VirtualMachine, "a")
+        assert after is not None
+        return after.spec.display_name, after.status.phase
+
+    assert run(story()) == ("web", "running")
+
+
+@pytest.mark.parametrize(("lost", "noted"), [(0, 1), (1, 0)])
+def test_a_cache_gets_the_write_that_was_acknowledged(lost: int, noted: int) -> None:
+    """A write whose answer was lost comes to the cache with the changes of the store."""
+
+    async def story() -> list[tuple[str, str]]:
+        kept = store()
+        before, seen = await vm_in(kept), list[tuple[str, str]]()
+        kept.lost = lost
+
+        def note(vm: VirtualMachine, *, replaced: str) -> None:
+            assert replaced == before.metadata.resource_version != vm.metadata.resource_version
+            seen.append((vm.name, vm.status.phase))
+
+        await compare_and_swap(kept, VirtualMachine, "a", to_phase("running"), clock=LoopClock(), note=note)
+        await compare_and_swap(kept, VirtualMachine, "a", to_phase("running"), clock=LoopClock(), note=note)
+        return seen
+
+    assert run(story()) == [("a", "running")] * noted

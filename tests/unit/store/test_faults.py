@@ -10,14 +10,9 @@ from tests.conformance.objects import change, vm, with_project
 from tests.conformance.observers import Follower, following
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Conflict, NotFound, Unavailable, Unknown
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import Conflict, LoopClock, NotFound, Random, SeededIds, Unavailable, Unknown
 from outlive.resources import VirtualMachine
-from outlive.store import Change, Delete, Reset, Synced, Upsert
-from outlive.store.faults import FaultRates, FaultStore
-from outlive.store.memory import MemoryStore
+from outlive.store import Change, Delete, FaultRates, FaultStore, MemoryStore, Reset, Synced, Upsert
 
 ROUGH = FaultRates(
     observer_delay=0.3, observer_delay_max_s=2.0, drop=0.05, stale_relist=0.7, coalesce=0.5, delay=0.3, delay_max_s=0.5
@@ -42,14 +37,11 @@ async def following_until_there(store: MemoryStore) -> None:
     await follower.close()
 
 
-def test_a_refused_write_is_not_applied() -> None:
-    async def scene() -> None:
-        inner, store = behind_faults(refuse=1.0)
-        with pytest.raises(Unavailable):
-            await store.create(vm())
-        assert await found(inner) is None
-
-    run(scene())
+async def test_a_refused_write_is_not_applied() -> None:
+    inner, store = behind_faults(refuse=1.0)
+    with pytest.raises(Unavailable):
+        await store.create(vm())
+    assert await found(inner) is None
 
 
 def test_a_lost_answer_says_unknown_whether_applied_or_not() -> None:
@@ -63,43 +55,34 @@ def test_a_lost_answer_says_unknown_whether_applied_or_not() -> None:
     run(scene(False))
 
 
-def test_a_lost_write_may_be_applied_late() -> None:
-    async def scene() -> None:
-        inner, store = behind_faults(lose_late=1.0, late_max_s=10.0)
-        with pytest.raises(Unknown):
-            await store.create(vm())
-        assert await found(inner) is None
-        await asyncio.sleep(10.0)
-        assert await found(inner) is not None
-        await store.close()
-
-    run(scene())
+async def test_a_lost_write_may_be_applied_late() -> None:
+    inner, store = behind_faults(lose_late=1.0, late_max_s=10.0)
+    with pytest.raises(Unknown):
+        await store.create(vm())
+    assert await found(inner) is None
+    await asyncio.sleep(10.0)
+    assert await found(inner) is not None
+    await store.close()
 
 
-def test_a_late_write_loses_against_a_newer_version() -> None:
-    async def scene() -> None:
-        inner, store = behind_faults()
-        made = await store.create(vm())
-        store.network.rates = FaultRates(lose_late=1.0, late_max_s=5.0)
-        with pytest.raises(Unknown):
-            await store.replace(with_project(made, "late"))
-        store.network.rates = FaultRates()
-        await store.replace(with_project(made, "early"))
-        await asyncio.sleep(5.0)
-        assert (await inner.get(VirtualMachine, "vm-1")).spec.project == "early"
-
-    run(scene())
+async def test_a_late_write_loses_against_a_newer_version() -> None:
+    inner, store = behind_faults()
+    made = await store.create(vm())
+    store.network.rates = FaultRates(lose_late=1.0, late_max_s=5.0)
+    with pytest.raises(Unknown):
+        await store.replace(with_project(made, "late"))
+    store.network.rates = FaultRates()
+    await store.replace(with_project(made, "early"))
+    await asyncio.sleep(5.0)
+    assert (await inner.get(VirtualMachine, "vm-1")).spec.project == "early"
 
 
-def test_errors_of_the_store_itself_come_through() -> None:
-    async def scene() -> None:
-        _, store = behind_faults()
-        made = await store.create(vm())
-        await store.replace(with_project(made, "q"))
-        with pytest.raises(Conflict):
-            await store.replace(with_project(made, "r"))
-
-    run(scene())
+async def test_errors_of_the_store_itself_come_through() -> None:
+    _, store = behind_faults()
+    made = await store.create(vm())
+    await store.replace(with_project(made, "q"))
+    with pytest.raises(Conflict):
+        await store.replace(with_project(made, "r"))
 
 
 def test_delays_take_time() -> None:
@@ -111,21 +94,18 @@ def test_delays_take_time() -> None:
     assert 0.0 < run(scene()) < 6.0
 
 
-def test_a_cut_network_refuses_calls_and_loses_answers_on_their_way() -> None:
-    async def scene() -> None:
-        inner, store = behind_faults()
-        store.network.cut()
-        with pytest.raises(Unavailable):
-            await store.create(vm())
-        store.network.heal()
-        store.network.rates = FaultRates(delay=1.0, delay_max_s=4.0)
-        writing = asyncio.create_task(store.create(vm()))
-        await following_until_there(inner)
-        store.network.cut()
-        with pytest.raises(Unknown):
-            await writing
-
-    run(scene())
+async def test_a_cut_network_refuses_calls_and_loses_answers_on_their_way() -> None:
+    inner, store = behind_faults()
+    store.network.cut()
+    with pytest.raises(Unavailable):
+        await store.create(vm())
+    store.network.heal()
+    store.network.rates = FaultRates(delay=1.0, delay_max_s=4.0)
+    writing = asyncio.create_task(store.create(vm()))
+    await following_until_there(inner)
+    store.network.cut()
+    with pytest.raises(Unknown):
+        await writing
 
 
 def test_an_observer_behind_a_cut_lists_again_when_it_heals() -> None:
@@ -221,62 +201,51 @@ def test_the_same_seed_misbehaves_the_same_way() -> None:
     assert run(_storm(3))[0] != run(_storm(4))[0]
 
 
-def test_stale_listings_do_happen() -> None:
-    async def scene() -> bool:
-        inner, store = behind_faults()
-        made = await inner.create(vm())
-        changes = (await following(store, VirtualMachine)).changes
-        for number in range(20):
-            made = await inner.replace(with_project(made, str(number)))
-        await asyncio.sleep(1)
-        store.network.rates = FaultRates(drop=1.0, stale_relist=1.0)
-        assert await anext(changes) == Reset()
-        listed = await anext(changes)
-        await changes.aclose()  # type: ignore[attr-defined]
-        return isinstance(listed, Upsert) and listed.object.spec.project != "19"
-
-    assert run(scene())
+async def test_stale_listings_do_happen() -> None:
+    inner, store = behind_faults()
+    made = await inner.create(vm())
+    changes = (await following(store, VirtualMachine)).changes
+    for number in range(20):
+        made = await inner.replace(with_project(made, str(number)))
+    await asyncio.sleep(1)
+    store.network.rates = FaultRates(drop=1.0, stale_relist=1.0)
+    assert await anext(changes) == Reset()
+    listed = await anext(changes)
+    await changes.aclose()  # type: ignore[attr-defined]
+    assert isinstance(listed, Upsert)
+    assert listed.object.spec.project != "19"
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_drop_in_the_middle_of_a_listing_hides_nothing(seed: int) -> None:
-    async def scene() -> None:
-        inner, store = behind_faults(seed, drop=0.3, stale_relist=1.0, observer_delay=0.5)
-        made = [await inner.create(vm(f"vm-{n:02}")) for n in range(30)]
-        follower = Follower(store.observe(VirtualMachine))
-        while not follower.synced:
-            follower.take(await anext(follower.changes))
-        assert set(follower.objects) == {obj.name for obj in made}
-        await follower.close()
-
-    run(scene())
+async def test_a_drop_in_the_middle_of_a_listing_hides_nothing(seed: int) -> None:
+    inner, store = behind_faults(seed, drop=0.3, stale_relist=1.0, observer_delay=0.5)
+    made = [await inner.create(vm(f"vm-{n:02}")) for n in range(30)]
+    follower = Follower(store.observe(VirtualMachine))
+    while not follower.synced:
+        follower.take(await anext(follower.changes))
+    assert set(follower.objects) == {obj.name for obj in made}
+    await follower.close()
 
 
-def test_coalescing_leaves_states_out_but_never_the_last() -> None:
-    async def scene() -> int:
-        inner, store = behind_faults(coalesce=1.0)
-        made = await inner.create(vm())
-        follower = await following(store, VirtualMachine)
-        for number in range(50):
-            made = await inner.replace(with_project(made, str(number)))
-        await follower.until(lambda objects: objects["vm-1"] == made)
-        await follower.close()
-        return sum(isinstance(c, Upsert) for c in follower.seen)
-
-    assert run(scene()) < 10
+async def test_coalescing_leaves_states_out_but_never_the_last() -> None:
+    inner, store = behind_faults(coalesce=1.0)
+    made = await inner.create(vm())
+    follower = await following(store, VirtualMachine)
+    for number in range(50):
+        made = await inner.replace(with_project(made, str(number)))
+    await follower.until(lambda objects: objects["vm-1"] == made)
+    await follower.close()
+    assert sum(isinstance(c, Upsert) for c in follower.seen) < 10
 
 
-def test_an_observer_that_is_dropped_without_closing_leaves_no_task() -> None:
-    async def scene() -> None:
-        _, store = behind_faults(coalesce=0.1)
-        changes: Any = store.observe(VirtualMachine)
-        await anext(changes)
-        before = len(asyncio.all_tasks())
-        del changes
-        await asyncio.sleep(0.1)
-        assert len(asyncio.all_tasks()) == before - 1
-
-    run(scene())
+async def test_an_observer_that_is_dropped_without_closing_leaves_no_task() -> None:
+    _, store = behind_faults(coalesce=0.1)
+    changes: Any = store.observe(VirtualMachine)
+    await anext(changes)
+    before = len(asyncio.all_tasks())
+    del changes
+    await asyncio.sleep(0.1)
+    assert len(asyncio.all_tasks()) == before - 1
 
 
 def test_rates_are_probabilities() -> None:
@@ -286,15 +255,12 @@ def test_rates_are_probabilities() -> None:
     FaultRates(delay_max_s=30.0)
 
 
-def test_a_deletion_is_told_even_when_states_before_it_are_left_out() -> None:
-    async def scene() -> bool:
-        inner, store = behind_faults(coalesce=1.0)
-        follower = await following(store, VirtualMachine)
-        made = await inner.create(vm())
-        await inner.delete(made.ref)
-        await asyncio.sleep(1)
-        last = await anext(follower.changes)
-        await follower.close()
-        return isinstance(last, Delete)
-
-    assert run(scene())
+async def test_a_deletion_is_told_even_when_states_before_it_are_left_out() -> None:
+    inner, store = behind_faults(coalesce=1.0)
+    follower = await following(store, VirtualMachine)
+    made = await inner.create(vm())
+    await inner.delete(made.ref)
+    await asyncio.sleep(1)
+    last = await anext(follower.changes)
+    await follower.close()
+    assert isinstance(last, Delete)

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, Forbidden, Unavailable
-from outlive.store.kubernetes.access import AccessOverrides, ClusterAccess, cluster_access, in_cluster_access
-from outlive.store.rest import RequestCredentials
+from outlive.base import BadInput, Forbidden, SystemClock, Unavailable
+from outlive.store import RequestCredentials
+from outlive.store.kubernetes import AccessOverrides, ClusterAccess, cluster_access, pod_access
 
 CLOCK = SystemClock()
 
@@ -34,7 +33,7 @@ def kubeconfig(path: Path, user: dict[str, Any], cluster: dict[str, Any] | None 
 
 
 def sent_by(access: ClusterAccess) -> RequestCredentials:
-    return asyncio.run(access.credentials(CLOCK))
+    return asyncio.run(access.request_credentials(CLOCK))
 
 
 def authorization(access: ClusterAccess) -> str:
@@ -77,7 +76,7 @@ def test_a_token_file_beside_the_kubeconfig_is_read_again_when_it_changes(tmp_pa
 
 def test_a_service_account_is_renewed_in_place(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("first")
-    access = in_cluster_access({"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}, tmp_path)
+    access = pod_access({"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}, tmp_path)
     assert access.server == "https://[fd00::1]:6443"
     made, _ = certificate(tmp_path)
     (tmp_path / "ca.crt").write_bytes(made)
@@ -275,12 +274,10 @@ def test_options_count_more_than_a_service_account(tmp_path: Path) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     (tmp_path / "token").write_text("account")
     given = AccessOverrides(server="http://other", act_as="ann")
-    access = in_cluster_access(environ, tmp_path, given)
+    access = pod_access(environ, tmp_path, given)
     assert (access.server, authorization(access)) == ("http://other", "Bearer account")
     assert sent_by(access).headers["Impersonate-User"] == "ann"
-    assert (
-        authorization(in_cluster_access(environ, tmp_path, AccessOverrides(server="http://h", token="t"))) == "Bearer t"
-    )
+    assert authorization(pod_access(environ, tmp_path, AccessOverrides(server="http://h", token="t"))) == "Bearer t"
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("", None), ("0", 0), ("30", 30), ("1m30s", 90), ("0s", 0)])

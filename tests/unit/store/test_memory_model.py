@@ -11,13 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.conformance.objects import vm, with_meta, with_phase, with_project
 from tests.conformance.observers import Follower
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import AlreadyExists, Conflict, NotFound
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import AlreadyExists, Conflict, LoopClock, NotFound, Random, SeededIds
 from outlive.resources import ObjectRef, VirtualMachine
-from outlive.store import Selector
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore, Selector
 
 NAMES = st.sampled_from(["a", "b", "c"])
 WORDS = st.sampled_from(["x", "y", "z"])
@@ -130,7 +126,7 @@ class MemoryModel(RuleBasedStateMachine):
     def everything_reads_as_the_model(self) -> None:
         page = self.call(self.store.list(VirtualMachine))
         assert {obj.name: obj for obj in page.items} == self.model
-        selected = self.call(self.store.list(VirtualMachine, selector=Selector.equal(w="x")))
+        selected = self.call(self.store.list(VirtualMachine, selector=Selector.from_values(w="x")))
         assert [obj.name for obj in selected.items] == sorted(
             name for name, obj in self.model.items() if obj.metadata.labels.get("w") == "x"
         )

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import LoopClock, Random, SeededIds
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
-from outlive.store.memory import MemoryStore
-from outlive.store.naming import MATCHES, ObjectNames, names_by_id
+from outlive.store import MATCHES, MemoryStore, ObjectNames, names_by_id
 
 
 class CountedReads(MemoryStore):
@@ -31,19 +27,14 @@ class CountedReads(MemoryStore):
 
 
 @pytest.mark.parametrize(("wanted", "pages", "reads"), [(0, 0, 0), (3, 0, 3), (MATCHES, 0, MATCHES), (120, 1, 0)])
-def test_names_of_many_vms_cost_one_listing_and_of_none_nothing(wanted: int, pages: int, reads: int) -> None:
+async def test_names_of_many_vms_cost_one_listing_and_of_none_nothing(wanted: int, pages: int, reads: int) -> None:
     ids = [f"v-{number}" for number in range(130)]
-
-    async def asked_for() -> tuple[int, int, int]:
-        store = CountedReads(LoopClock(), SeededIds(Random(1)))
-        store.load(
-            VirtualMachine(metadata=ObjectMeta(name=one), spec=VirtualMachineSpec(display_name=f"web-{one}"))
-            for one in ids
-        )
-        found = await names_by_id(store, VirtualMachine, ids[:wanted])
-        return len({one.name for one in found}), store.pages, store.reads
-
-    assert run(asked_for()) == (wanted, pages, reads)
+    store = CountedReads(LoopClock(), SeededIds(Random(1)))
+    store.load(
+        VirtualMachine(metadata=ObjectMeta(name=one), spec=VirtualMachineSpec(display_name=f"web-{one}")) for one in ids
+    )
+    found = await names_by_id(store, VirtualMachine, ids[:wanted])
+    assert (len({one.name for one in found}), store.pages, store.reads) == (wanted, pages, reads)
 
 
 def test_a_display_name_that_is_the_id_is_shown_once() -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import Invalid
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import Invalid, LoopClock, Random, SeededIds
 from outlive.resources import Flavor, FlavorSpec, ObjectMeta
-from outlive.runtime.virtual import run_virtual
-from outlive.store.memory import MemoryStore
+from outlive.runtime import run_virtual
+from outlive.store import MemoryStore
 
 
 def create(spec: FlavorSpec) -> None:

@@ -10,28 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import LimitExceeded
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import LimitExceeded, LoopClock, Random, SeededIds
 from outlive.resources import (
+    HOST_LABEL,
+    RUN_FINALIZER,
+    WRITER_LABEL,
     DecisionRecord,
     Fault,
     Holder,
+    KindInfo,
     ObjectMeta,
     ObjectRef,
+    Quota,
     StorageDaemon,
     StorageDevice,
     VirtualMachine,
     VirtualMachineSpec,
+    VirtualMachineStatus,
 )
-from outlive.resources.meta import HOST_LABEL, WRITER_LABEL, KindInfo, Quota
-from outlive.resources.vms import RUN_FINALIZER, VirtualMachineStatus
-from outlive.runtime.faults import ENDED_KEPT_S, fault_sweeper
-from outlive.runtime.trail import trail_sweeper
-from outlive.runtime.virtual import run_virtual
-from outlive.store.memory import MemoryStore
-from outlive.store.tables import Table
+from outlive.runtime import ENDED_KEPT_S, fault_sweeper, run_virtual, trail_sweeper
+from outlive.store import MemoryStore, Table
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -52,97 +50,82 @@ def record(name: str, by: str, size_bytes: int = 0, at: datetime = AT) -> Decisi
 
 
 @pytest.mark.usefixtures("small")
-def test_an_owner_has_no_more_than_its_share_and_others_still_write() -> None:
-    async def story() -> None:
-        kept = store()
-        for number in range(4):
-            await kept.create(record(f"a{number}", "a"))
-        with pytest.raises(LimitExceeded, match="4 decisionrecords of a"):
-            await kept.create(record("a4", "a"))
-        for number in range(4):
-            await kept.create(record(f"b{number}", "b"))
-        with pytest.raises(LimitExceeded, match="8 decisionrecords with"):
-            await kept.create(record("c", "c"))
-        first = await kept.get(DecisionRecord, "a0")
-        await kept.delete(first.ref)
+async def test_an_owner_has_no_more_than_its_share_and_others_still_write() -> None:
+    kept = store()
+    for number in range(4):
+        await kept.create(record(f"a{number}", "a"))
+    with pytest.raises(LimitExceeded, match="4 decisionrecords of a"):
         await kept.create(record("a4", "a"))
-
-    run_virtual(story())
+    for number in range(4):
+        await kept.create(record(f"b{number}", "b"))
+    with pytest.raises(LimitExceeded, match="8 decisionrecords with"):
+        await kept.create(record("c", "c"))
+    first = await kept.get(DecisionRecord, "a0")
+    await kept.delete(first.ref)
+    await kept.create(record("a4", "a"))
 
 
 @pytest.mark.usefixtures("small")
-def test_bytes_count_when_an_object_grows_and_a_smaller_one_is_always_taken() -> None:
-    async def story() -> None:
-        kept = store()
-        one = await kept.create(record("a", "a", 400_000))
-        await kept.create(record("b", "a", 400_000))
-        with pytest.raises(LimitExceeded, match="of a"):
-            await kept.create(record("c", "a", 400_000))
-        grown = msgspec.structs.replace(one, input="y" * 100_000)
-        one = await kept.replace(grown)
-        with pytest.raises(LimitExceeded):
-            await kept.create(record("c", "a", 200_000))
-        await kept.replace(msgspec.structs.replace(one, input=""))
+async def test_bytes_count_when_an_object_grows_and_a_smaller_one_is_always_taken() -> None:
+    kept = store()
+    one = await kept.create(record("a", "a", 400_000))
+    await kept.create(record("b", "a", 400_000))
+    with pytest.raises(LimitExceeded, match="of a"):
+        await kept.create(record("c", "a", 400_000))
+    grown = msgspec.structs.replace(one, input="y" * 100_000)
+    one = await kept.replace(grown)
+    with pytest.raises(LimitExceeded):
         await kept.create(record("c", "a", 200_000))
+    await kept.replace(msgspec.structs.replace(one, input=""))
+    await kept.create(record("c", "a", 200_000))
 
-    run_virtual(story())
 
-
-def test_who_fills_a_kind_with_objects_does_not_stop_what_the_safety_protocol_says_of_those_there(
+async def test_who_fills_a_kind_with_objects_does_not_stop_what_the_safety_protocol_says_of_those_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(VirtualMachine, "info", msgspec.structs.replace(VirtualMachine.info, quota=Quota(mebibytes=1)))
 
-    async def story() -> None:
-        kept = store()
-        for number in range(4):
-            text = "x" * (2**18 - (500 if number < 3 else 2_000))
-            spec = VirtualMachineSpec(display_name=text)
-            await kept.create(VirtualMachine(metadata=ObjectMeta(name=f"vm-{number}"), spec=spec))
-        vm = await kept.get(VirtualMachine, "vm-0")
-        longer = {"a": "x" * 4_000}
-        for more in (
-            msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, extra_specs=longer)),
-            msgspec.structs.replace(vm, metadata=msgspec.structs.replace(vm.metadata, annotations=longer)),
-        ):
-            with pytest.raises(LimitExceeded):
-                await kept.replace(more)
-        held = VirtualMachineStatus(holders=(Holder(hypervisor="h", member_uid="u", epoch=1),), message="x" * 4_000)
-        vm = await kept.replace_status(msgspec.structs.replace(vm, status=held))
-        meta = msgspec.structs.replace(vm.metadata, labels={HOST_LABEL: "h"}, finalizers=(RUN_FINALIZER,))
-        vm = await kept.replace(msgspec.structs.replace(vm, metadata=meta))
-        large = VirtualMachineStatus(message="x" * 200_000)
-        await kept.replace_status(msgspec.structs.replace(vm, status=large))
-        with pytest.raises(LimitExceeded):  # what is kept for that ends as well
-            await kept.replace_status(msgspec.structs.replace(await kept.get(VirtualMachine, "vm-1"), status=large))
-
-    run_virtual(story())
+    kept = store()
+    for number in range(4):
+        text = "x" * (2**18 - (500 if number < 3 else 2_000))
+        spec = VirtualMachineSpec(display_name=text)
+        await kept.create(VirtualMachine(metadata=ObjectMeta(name=f"vm-{number}"), spec=spec))
+    vm = await kept.get(VirtualMachine, "vm-0")
+    longer = {"a": "x" * 4_000}
+    for more in (
+        msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, extra_specs=longer)),
+        msgspec.structs.replace(vm, metadata=msgspec.structs.replace(vm.metadata, annotations=longer)),
+    ):
+        with pytest.raises(LimitExceeded):
+            await kept.replace(more)
+    held = VirtualMachineStatus(holders=(Holder(hypervisor="h", member_uid="u", epoch=1),), message="x" * 4_000)
+    vm = await kept.replace_status(msgspec.structs.replace(vm, status=held))
+    meta = msgspec.structs.replace(vm.metadata, labels={HOST_LABEL: "h"}, finalizers=(RUN_FINALIZER,))
+    vm = await kept.replace(msgspec.structs.replace(vm, metadata=meta))
+    large = VirtualMachineStatus(message="x" * 200_000)
+    await kept.replace_status(msgspec.structs.replace(vm, status=large))
+    with pytest.raises(LimitExceeded):  # what is kept for that ends as well
+        await kept.replace_status(msgspec.structs.replace(await kept.get(VirtualMachine, "vm-1"), status=large))
 
 
 @pytest.mark.usefixtures("small")
-def test_what_is_nearly_full_is_named() -> None:
-    async def story() -> None:
-        kept = store()
-        assert kept.near_quotas(0.5) == ()
-        for number in range(3):
-            await kept.create(record(f"a{number}", "a"))
-        assert kept.near_quotas(0.5) == ("decisionrecords of a (3 with 0 MiB)",)
-        assert kept.uses()["decisionrecords"][0] == 3
-
-    run_virtual(story())
+async def test_what_is_nearly_full_is_named() -> None:
+    kept = store()
+    assert kept.find_near_quotas(0.5) == ()
+    for number in range(3):
+        await kept.create(record(f"a{number}", "a"))
+    assert kept.find_near_quotas(0.5) == ("decisionrecords of a (3 with 0 MiB)",)
+    assert kept.usage_by_kind()["decisionrecords"][0] == 3
 
 
 @pytest.mark.usefixtures("small")
-def test_the_sweeper_takes_from_an_owner_who_has_much_only_what_is_its_own() -> None:
-    async def story() -> None:
-        kept = store()
-        await kept.create(record("b", "b", at=AT))
-        for number in range(4):
-            await kept.create(record(f"a{number}", "a", at=AT.replace(minute=number + 1)))
-        await trail_sweeper(kept, LoopClock(AT.timestamp())).sweep()
-        assert [one.name for one in (await kept.list(DecisionRecord)).items] == ["a2", "a3", "b"]
-
-    run_virtual(story())
+async def test_the_sweeper_takes_from_an_owner_who_has_much_only_what_is_its_own() -> None:
+    kept = store()
+    await kept.create(record("b", "b", at=AT))
+    for number in range(4):
+        await kept.create(record(f"a{number}", "a", at=AT.replace(minute=number + 1)))
+    await trail_sweeper(kept, LoopClock(AT.timestamp())).sweep()
+    assert [one.name for one in (await kept.list(DecisionRecord)).items] == ["a2", "a3", "b"]
 
 
 def test_a_fault_that_ended_long_ago_is_deleted_and_one_that_goes_on_is_not() -> None:
@@ -187,11 +170,11 @@ def test_what_is_counted_is_what_is_there(changes: list[tuple[str, bytes | None]
     again = Table(there, owners=("by",))
     assert (table.use.objects, table.use.size_bytes) == (len(there), sum(map(len, there.values())))
     for owner in ("a", "b"):
-        assert (table.use_by(owner).objects, table.use_by(owner).size_bytes) == (
-            again.use_by(owner).objects,
-            again.use_by(owner).size_bytes,
+        assert (table.usage_of_owner(owner).objects, table.usage_of_owner(owner).size_bytes) == (
+            again.usage_of_owner(owner).objects,
+            again.usage_of_owner(owner).size_bytes,
         )
-    assert sorted(owner for owner, _ in table.owners()) == sorted(owner for owner, _ in again.owners())
+    assert sorted(owner for owner, _ in table.list_owners()) == sorted(owner for owner, _ in again.list_owners())
 
 
 def test_every_kind_has_a_quota_that_leaves_each_owner_something() -> None:
@@ -199,26 +182,23 @@ def test_every_kind_has_a_quota_that_leaves_each_owner_something() -> None:
 
     for kind in KINDS.values():
         info: KindInfo = kind.info
-        assert min(info.quota.most(shared=True)) >= 100
+        assert min(info.quota.get_limits(shared=True)) >= 100
 
 
-def test_a_host_that_fills_its_share_of_storage_daemons_and_faults_silences_no_other() -> None:
-    async def story() -> None:
-        kept = store()
+async def test_a_host_that_fills_its_share_of_storage_daemons_and_faults_silences_no_other() -> None:
+    kept = store()
 
-        def osd(number: int, host: str) -> StorageDaemon:
-            return StorageDaemon(metadata=ObjectMeta(name=f"{host}-{number}"), device=StorageDevice(host=host))
+    def osd(number: int, host: str) -> StorageDaemon:
+        return StorageDaemon(metadata=ObjectMeta(name=f"{host}-{number}"), device=StorageDevice(host=host))
 
-        def fault(number: int, host: str) -> Fault:
-            subject = ObjectRef(kind="Hypervisor", name=f"{host}-{number}")
-            meta = ObjectMeta(name=f"c.{host}-{number}", labels={WRITER_LABEL: host})
-            return Fault(metadata=meta, code="c", subject=subject, message="m", first_seen=AT, last_seen=AT)
+    def fault(number: int, host: str) -> Fault:
+        subject = ObjectRef(kind="Hypervisor", name=f"{host}-{number}")
+        meta = ObjectMeta(name=f"c.{host}-{number}", labels={WRITER_LABEL: host})
+        return Fault(metadata=meta, code="c", subject=subject, message="m", first_seen=AT, last_seen=AT)
 
-        for made, share in ((osd, 1000), (fault, 2000)):
-            for number in range(share):
-                await kept.create(made(number, "evil"))
-            with pytest.raises(LimitExceeded, match="of evil"):
-                await kept.create(made(share, "evil"))
-            await kept.create(made(0, "good"))
-
-    run_virtual(story())
+    for made, share in ((osd, 1000), (fault, 2000)):
+        for number in range(share):
+            await kept.create(made(number, "evil"))
+        with pytest.raises(LimitExceeded, match="of evil"):
+            await kept.create(made(share, "evil"))
+        await kept.create(made(0, "good"))

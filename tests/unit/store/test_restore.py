@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import sqlite3
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.loops import run_real
 
-from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, Conflict, InUse, NotFound
-from outlive.base.ids import SystemIds
+from outlive.base import BadInput, Conflict, InUse, NotFound, SystemClock, SystemIds
 from outlive.resources import Cluster, Hypervisor, ObjectMeta
-from outlive.store.sqlite.exchange import RECORD_FILE, finish_interrupted
-from outlive.store.sqlite.restore import Restored, copy_of, restore
-from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore
-
-
-def real(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """The test on a real loop: files are written by threads."""
-
-    @functools.wraps(test)
-    def run(**arguments: Any) -> None:
-        run_real(test(**arguments))
-
-    return run
+from outlive.store.sqlite import DATABASE_FILE, RECORD_FILE, Restored, SqliteStore, copy_of, finish_interrupted
+from outlive.store.sqlite.restore import restore
 
 
 async def opened(directory: Path) -> SqliteStore:
@@ -62,7 +47,6 @@ def state(tmp_path: Path) -> Path:
     return directory
 
 
-@real
 async def test_a_store_that_is_put_back_is_another_one_and_its_cluster_is_paused(state: Path) -> None:
     before = await opened(state)
     await before.close()
@@ -77,7 +61,6 @@ async def test_a_store_that_is_put_back_is_another_one_and_its_cluster_is_paused
     await store.close()
 
 
-@real
 async def test_what_was_read_in_the_replaced_store_writes_nothing_in_the_restored_one(state: Path) -> None:
     store = await opened(state)
     newest = await store.get(Hypervisor, "h2")
@@ -93,7 +76,6 @@ async def test_what_was_read_in_the_replaced_store_writes_nothing_in_the_restore
     await store.close()
 
 
-@real
 async def test_the_replaced_store_is_kept_and_can_be_put_back(state: Path) -> None:
     (replaced,) = (await put_back(state.parent / "backup" / DATABASE_FILE, state)).kept
     await put_back(state / replaced, state)
@@ -102,7 +84,6 @@ async def test_the_replaced_store_is_kept_and_can_be_put_back(state: Path) -> No
     await store.close()
 
 
-@real
 async def test_a_backup_without_a_cluster_is_paused_too(tmp_path: Path) -> None:
     store = await opened(tmp_path / "backup")
     await store.close()
@@ -113,7 +94,6 @@ async def test_a_backup_without_a_cluster_is_paused_too(tmp_path: Path) -> None:
     await store.close()
 
 
-@real
 async def test_nothing_is_put_back_while_a_process_works_on_the_directory(state: Path) -> None:
     store = await opened(state)
     with pytest.raises(InUse):
@@ -123,7 +103,6 @@ async def test_nothing_is_put_back_while_a_process_works_on_the_directory(state:
 
 
 @pytest.mark.parametrize("content", [b"", b"no store at all", b"SQLite format 3\0"])
-@real
 async def test_what_is_no_store_is_refused_and_the_directory_stays_as_it_was(state: Path, content: bytes) -> None:
     file = state.parent / "file"
     file.write_bytes(content)
@@ -137,7 +116,6 @@ async def test_what_is_no_store_is_refused_and_the_directory_stays_as_it_was(sta
     assert not left_over(state)
 
 
-@real
 async def test_a_copy_with_a_damaged_object_is_refused(state: Path) -> None:
     copy = state.parent / "backup" / DATABASE_FILE
     with sqlite3.connect(copy) as connection:
@@ -208,7 +186,6 @@ async def _hosts(directory: Path) -> list[str]:
     return names
 
 
-@real
 async def test_two_restores_within_a_second_keep_both_stores(state: Path) -> None:
     kept = [(await put_back(state.parent / "backup", state)).kept for _ in range(3)]
     assert len(set(kept)) == 3

@@ -10,9 +10,9 @@ import pytest
 from scripts.storage_schema import document
 
 import outlive
-from outlive.base.errors import Refused
+from outlive.base import Refused
 from outlive.resources import KINDS
-from outlive.store.schema.documents import BASE, FOLDER, latest_version, load_document
+from outlive.store.schema import BASE, FOLDER, latest_version, load_document
 
 HASHES: dict[int, str] = {}
 """Of released documents, which are never written again; a release adds the line of its own."""
@@ -65,7 +65,11 @@ def test_a_document_can_be_moved_to_and_from(version: int) -> None:
 @pytest.mark.parametrize("version", range(2, latest_version() + 1))
 def test_a_step_renames_nothing_into_or_out_of_what_it_renames(version: int) -> None:
     old, new = load_document(version - 1), load_document(version)
-    pairs = [(path, new.path(key)) for key, path in old.zookeeper[BASE].items() if new.path(key) not in (None, path)]
+    pairs = [
+        (path, new.find_path(key))
+        for key, path in old.zookeeper[BASE].items()
+        if new.find_path(key) not in (None, path)
+    ]
     for source, target in pairs:
         assert not [one for other in pairs for one in other if one != source and f"{one}/".startswith(f"{source}/")]
         assert not f"{target}/".startswith(f"{source}/")

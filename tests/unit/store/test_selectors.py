@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.errors import BadInput
-from outlive.store.selectors import Selector, Term
+from outlive.base import BadInput
+from outlive.store import Selector, Term
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_a_selector_reads_back_from_its_text(selector: Selector) -> None:
 
 
 def test_equal_and_labels_name_exact_values() -> None:
-    assert Selector.equal(b="2", a="1") == Selector.labels({"a": "1", "b": "2"}) == Selector.parse("a=1,b=2")
+    assert Selector.from_values(b="2", a="1") == Selector.from_labels({"a": "1", "b": "2"}) == Selector.parse("a=1,b=2")

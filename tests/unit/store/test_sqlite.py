@@ -15,14 +15,9 @@ from tests.conformance.objects import vm, with_project
 from tests.conformance.observers import following
 from tests.support.loops import run_real
 
-from outlive.base import limits
-from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, Conflict, InUse, Unavailable, Unknown
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import BadInput, Conflict, InUse, Random, SeededIds, SystemClock, Unavailable, Unknown, limits
 from outlive.resources import VirtualMachine
-from outlive.store.sqlite import DATABASE_FILE, LOCK_FILE, SqliteStore
-from outlive.store.sqlite.database import SCHEMA_VERSION, Database, Fate, Place
+from outlive.store.sqlite import DATABASE_FILE, LOCK_FILE, SCHEMA_VERSION, Database, Fate, Place, SqliteStore
 
 
 async def opened(path: Path, **options: int) -> SqliteStore:
@@ -50,50 +45,41 @@ def refused(path: Path, error: type[Exception]) -> str:
     return str(reported.value)
 
 
-def test_what_was_written_is_there_after_reopening(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await opened(tmp_path)
-        made = [await store.create(vm(f"vm-{n}")) for n in range(10)]
-        await store.delete(made[3].ref)
-        changed = await store.replace(with_project(made[4], "q"))
-        incarnation = store.incarnation
-        await store.close()
-        store = await opened(tmp_path)
-        assert store.incarnation == incarnation
-        page = await store.list(VirtualMachine)
-        assert list(page.items) == [*made[:3], changed, *made[5:]]
-        await store.close()
-
-    run_real(scene())
+async def test_what_was_written_is_there_after_reopening(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    made = [await store.create(vm(f"vm-{n}")) for n in range(10)]
+    await store.delete(made[3].ref)
+    changed = await store.replace(with_project(made[4], "q"))
+    incarnation = store.incarnation
+    await store.close()
+    store = await opened(tmp_path)
+    assert store.incarnation == incarnation
+    page = await store.list(VirtualMachine)
+    assert list(page.items) == [*made[:3], changed, *made[5:]]
+    await store.close()
 
 
-def test_a_version_is_not_given_again_after_reopening(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await opened(tmp_path)
-        made = await store.create(vm())
-        await store.delete(made.ref)
-        last = store.revision
-        await store.close()
-        store = await opened(tmp_path)
-        assert int((await store.create(vm())).metadata.resource_version) > last
-        await store.close()
-
-    run_real(scene())
+async def test_a_version_is_not_given_again_after_reopening(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    made = await store.create(vm())
+    await store.delete(made.ref)
+    last = store.revision
+    await store.close()
+    store = await opened(tmp_path)
+    assert int((await store.create(vm())).metadata.resource_version) > last
+    await store.close()
 
 
-def test_a_second_store_on_the_directory_is_told_who_has_it(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await opened(tmp_path)
-        with pytest.raises(InUse) as reported:
-            await opened(tmp_path)
-        assert str(tmp_path) in str(reported.value)
-        assert str(os.getpid()) in str(reported.value)
-        assert reported.value.remedy
-        await store.create(vm())
-        await store.close()
-        await (await opened(tmp_path)).close()
-
-    run_real(scene())
+async def test_a_second_store_on_the_directory_is_told_who_has_it(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    with pytest.raises(InUse) as reported:
+        await opened(tmp_path)
+    assert str(tmp_path) in str(reported.value)
+    assert str(os.getpid()) in str(reported.value)
+    assert reported.value.remedy
+    await store.create(vm())
+    await store.close()
+    await (await opened(tmp_path)).close()
 
 
 @pytest.mark.slow
@@ -102,7 +88,7 @@ def test_a_second_process_on_the_directory_is_told_who_has_it(tmp_path: Path) ->
         "import asyncio, sys\n"
         "from outlive.store.sqlite import SqliteStore\n"
         "from outlive.base.clock import SystemClock\n"
-        "from outlive.base.ids import SystemIds\n"
+        "from outlive.base import SystemIds\n"
         "from outlive.base.errors import InUse\n"
         "try:\n"
         "    asyncio.run(SqliteStore.open(sys.argv[1], clock=SystemClock(), ids=SystemIds()))\n"
@@ -122,16 +108,13 @@ def test_a_second_process_on_the_directory_is_told_who_has_it(tmp_path: Path) ->
     run_real(scene())
 
 
-def test_the_files_are_for_their_owner_alone(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await opened(tmp_path / "new" / "state")
-        await store.create(vm())
-        assert (tmp_path / "new" / "state").stat().st_mode & 0o777 == 0o700
-        for file in (tmp_path / "new" / "state").iterdir():
-            assert file.stat().st_mode & 0o777 == 0o600, file
-        await store.close()
-
-    run_real(scene())
+async def test_the_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "new" / "state")
+    await store.create(vm())
+    assert (tmp_path / "new" / "state").stat().st_mode & 0o777 == 0o700
+    for file in (tmp_path / "new" / "state").iterdir():
+        assert file.stat().st_mode & 0o777 == 0o600, file
+    await store.close()
 
 
 def test_a_newer_store_is_refused_and_left_untouched(tmp_path: Path) -> None:
@@ -216,48 +199,39 @@ def test_after_a_refusal_the_directory_is_free_again(tmp_path: Path) -> None:
     written(tmp_path)
 
 
-def test_a_conflict_does_not_harm_writes_of_the_same_transaction(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await opened(tmp_path)
-        made = [await store.create(vm(f"vm-{n}")) for n in range(30)]
-        stale = made[0]
-        await store.replace(with_project(stale, "moved on"))
-        answers = await asyncio.gather(*(store.replace(with_project(obj, "q")) for obj in made), return_exceptions=True)
-        assert isinstance(answers[0], Conflict)
-        assert all(isinstance(answer, VirtualMachine) for answer in answers[1:])
-        await store.close()
-
-    run_real(scene())
+async def test_a_conflict_does_not_harm_writes_of_the_same_transaction(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    made = [await store.create(vm(f"vm-{n}")) for n in range(30)]
+    stale = made[0]
+    await store.replace(with_project(stale, "moved on"))
+    answers = await asyncio.gather(*(store.replace(with_project(obj, "q")) for obj in made), return_exceptions=True)
+    assert isinstance(answers[0], Conflict)
+    assert all(isinstance(answer, VirtualMachine) for answer in answers[1:])
+    await store.close()
 
 
-def test_of_swaps_that_wait_together_one_wins(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await opened(tmp_path)
-        made = await store.create(vm())
-        answers = await asyncio.gather(
-            *(store.replace(with_project(made, f"p{n}")) for n in range(50)), return_exceptions=True
-        )
-        winners = [answer for answer in answers if isinstance(answer, VirtualMachine)]
-        assert len(winners) == 1
-        assert sum(isinstance(answer, Conflict) for answer in answers) == 49
-        assert await store.get(VirtualMachine, "vm-1") == winners[0]
-        await store.close()
-
-    run_real(scene())
+async def test_of_swaps_that_wait_together_one_wins(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    made = await store.create(vm())
+    answers = await asyncio.gather(
+        *(store.replace(with_project(made, f"p{n}")) for n in range(50)), return_exceptions=True
+    )
+    winners = [answer for answer in answers if isinstance(answer, VirtualMachine)]
+    assert len(winners) == 1
+    assert sum(isinstance(answer, Conflict) for answer in answers) == 49
+    assert await store.get(VirtualMachine, "vm-1") == winners[0]
+    await store.close()
 
 
-def test_closing_finishes_what_was_begun(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await opened(tmp_path)
-        writes = [asyncio.create_task(store.create(vm(f"vm-{n}"))) for n in range(500)]
-        await asyncio.sleep(0)
-        await store.close()
-        made = await asyncio.gather(*writes)
-        store = await opened(tmp_path)
-        assert len(store) == len(made) == 500
-        await store.close()
-
-    run_real(scene())
+async def test_closing_finishes_what_was_begun(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    writes = [asyncio.create_task(store.create(vm(f"vm-{n}"))) for n in range(500)]
+    await asyncio.sleep(0)
+    await store.close()
+    made = await asyncio.gather(*writes)
+    store = await opened(tmp_path)
+    assert len(store) == len(made) == 500
+    await store.close()
 
 
 @pytest.mark.slow
@@ -274,34 +248,28 @@ def test_more_waiting_writes_than_the_limit_are_refused(tmp_path: Path) -> None:
     run_real(scene())
 
 
-def test_a_caller_who_gives_up_does_not_disturb_the_others(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await opened(tmp_path)
-        writes = [asyncio.create_task(store.create(vm(f"vm-{n}"))) for n in range(20)]
-        await asyncio.sleep(0)
-        writes[3].cancel()
-        answers = await asyncio.gather(*writes, return_exceptions=True)
-        assert isinstance(answers[3], asyncio.CancelledError)
-        assert all(isinstance(answer, VirtualMachine) for i, answer in enumerate(answers) if i != 3)
-        await store.close()
-
-    run_real(scene())
+async def test_a_caller_who_gives_up_does_not_disturb_the_others(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    writes = [asyncio.create_task(store.create(vm(f"vm-{n}"))) for n in range(20)]
+    await asyncio.sleep(0)
+    writes[3].cancel()
+    answers = await asyncio.gather(*writes, return_exceptions=True)
+    assert isinstance(answers[3], asyncio.CancelledError)
+    assert all(isinstance(answer, VirtualMachine) for i, answer in enumerate(answers) if i != 3)
+    await store.close()
 
 
 @pytest.mark.slow
-def test_the_log_does_not_grow_for_ever(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await opened(tmp_path)
-        made = await store.create(vm())
-        for number in range(300):
-            big = with_project(made, "x" * 100_000 + str(number))
-            made = await store.replace(big)
-        log = (tmp_path / f"{DATABASE_FILE}-wal").stat().st_size
-        assert log < 20 * 2**20
-        await store.close()
-        assert not (tmp_path / f"{DATABASE_FILE}-wal").exists()
-
-    run_real(scene())
+async def test_the_log_does_not_grow_for_ever(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    made = await store.create(vm())
+    for number in range(300):
+        big = with_project(made, "x" * 100_000 + str(number))
+        made = await store.replace(big)
+    log = (tmp_path / f"{DATABASE_FILE}-wal").stat().st_size
+    assert log < 20 * 2**20
+    await store.close()
+    assert not (tmp_path / f"{DATABASE_FILE}-wal").exists()
 
 
 class Lying(Database):
@@ -328,45 +296,36 @@ def lying(store: SqliteStore, *, applies: bool, readable: bool = True) -> Lying:
     return disk
 
 
-def test_a_failed_write_that_is_in_the_file_is_unknown_and_visible(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await opened(tmp_path)
-        follower = await following(store, VirtualMachine)
-        lying(store, applies=True)
-        with pytest.raises(Unknown):
-            await store.create(vm())
-        found = await store.get(VirtualMachine, "vm-1", fresh=True)
-        await follower.until(lambda objects: objects.get("vm-1") == found, why="what reads show")
-        await follower.close()
-        await store.close()
-
-    run_real(scene())
+async def test_a_failed_write_that_is_in_the_file_is_unknown_and_visible(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    follower = await following(store, VirtualMachine)
+    lying(store, applies=True)
+    with pytest.raises(Unknown):
+        await store.create(vm())
+    found = await store.get(VirtualMachine, "vm-1", fresh=True)
+    await follower.until(lambda objects: objects.get("vm-1") == found, why="what reads show")
+    await follower.close()
+    await store.close()
 
 
-def test_a_failed_write_that_is_not_in_the_file_is_certainly_not_applied(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await opened(tmp_path)
-        lying(store, applies=False)
-        with pytest.raises(Unavailable):
-            await store.create(vm())
-        assert len(store) == 0
-        await store.close()
-
-    run_real(scene())
+async def test_a_failed_write_that_is_not_in_the_file_is_certainly_not_applied(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    lying(store, applies=False)
+    with pytest.raises(Unavailable):
+        await store.create(vm())
+    assert len(store) == 0
+    await store.close()
 
 
-def test_while_the_file_cannot_be_read_nothing_more_is_written(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await opened(tmp_path)
-        disk = lying(store, applies=True, readable=False)
-        with pytest.raises(Unknown):
-            await store.create(vm("doubtful"))
-        with pytest.raises(Unavailable):
-            await store.create(vm("later"))
-        disk.readable = True
-        store._database = Database(disk.path, max_bytes=2**30)
-        await store.create(vm("at-last"))
-        assert {obj.name for obj in (await store.list(VirtualMachine)).items} == {"doubtful", "at-last"}
-        await store.close()
-
-    run_real(scene())
+async def test_while_the_file_cannot_be_read_nothing_more_is_written(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    disk = lying(store, applies=True, readable=False)
+    with pytest.raises(Unknown):
+        await store.create(vm("doubtful"))
+    with pytest.raises(Unavailable):
+        await store.create(vm("later"))
+    disk.readable = True
+    store._database = Database(disk.path, max_bytes=2**30)
+    await store.create(vm("at-last"))
+    assert {obj.name for obj in (await store.list(VirtualMachine)).items} == {"doubtful", "at-last"}
+    await store.close()

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
-from outlive.base.clock import Clock, as_datetime, as_instant
-from outlive.base.errors import NotFound, Unavailable
-from outlive.base.logging import get_logger
+from outlive.base import Clock, NotFound, Unavailable, as_datetime, as_instant, get_logger
 from outlive.commitments.application import swap_cached
 from outlive.commitments.capacity import CapacityTable, EngineProbe, GroupCapacity, Place
 from outlive.commitments.capacity_status import capacity_status, committed_slots
@@ -27,8 +26,7 @@ from outlive.commitments.slots import confirmed_allocations
 from outlive.commitments.state import READY
 from outlive.commitments.view import CommitmentView
 from outlive.commitments.vm_table import YIELD_EVERY
-from outlive.placement.engine import Engine
-from outlive.placement.vms import VmView
+from outlive.placement import Engine, VmView
 from outlive.resources import (
     ZONE_LABEL,
     CommittedResource,
@@ -44,9 +42,8 @@ from outlive.resources import (
     Reservation,
     with_condition,
 )
-from outlive.runtime.controller import Requeue
-from outlive.store import Store
-from outlive.store.access import Half
+from outlive.runtime import Requeue
+from outlive.store import Half, Store
 
 CAPACITY: Final = "capacity"
 """The only key."""
@@ -89,37 +86,37 @@ class CapacityController:
     # What wakes it
 
     @staticmethod
-    def of_group(old: FlavorGroup | None, new: FlavorGroup | None) -> Changed:
+    def keys_of_group(old: FlavorGroup | None, new: FlavorGroup | None) -> Changed:
         """Another group, or other flavors in one."""
-        return _if(old is None or new is None or old.spec != new.spec)
+        return _keys_if(old is None or new is None or old.spec != new.spec)
 
     @staticmethod
-    def of_host(old: Hypervisor | None, new: Hypervisor | None) -> Changed:
+    def keys_of_host(old: Hypervisor | None, new: Hypervisor | None) -> Changed:
         """A host in another zone, or with other figures or facts."""
         if old is None or new is None:
-            return _if(any(ZONE_LABEL in one.metadata.labels for one in (old, new) if one is not None))
-        return _if(_figures(old) != _figures(new))
+            return _keys_if(any(ZONE_LABEL in one.metadata.labels for one in (old, new) if one is not None))
+        return _keys_if(_host_figures(old) != _host_figures(new))
 
     @staticmethod
-    def of_reservation(old: Reservation | None, new: Reservation | None) -> Changed:
+    def keys_of_reservation(old: Reservation | None, new: Reservation | None) -> Changed:
         """Something else is held."""
         if old is None or new is None:
-            return _if(True)
-        return _if(
+            return _keys_if(True)
+        return _keys_if(
             (old.spec, old.status.host) != (new.spec, new.status.host)
             or confirmed_allocations(old) != confirmed_allocations(new)
         )
 
     @staticmethod
-    def of_pipeline(old: Pipeline | None, new: Pipeline | None) -> Changed:
+    def keys_of_pipeline(old: Pipeline | None, new: Pipeline | None) -> Changed:
         """Placement may choose other hosts."""
-        return _if(old is None or new is None or old.spec != new.spec)
+        return _keys_if(old is None or new is None or old.spec != new.spec)
 
     @staticmethod
-    def of_commitment(old: CommittedResource | None, new: CommittedResource | None) -> Changed:
+    def keys_of_commitment(old: CommittedResource | None, new: CommittedResource | None) -> Changed:
         """Something else is promised."""
         before, after = ((one.spec, one.status.accepted_spec) if one is not None else None for one in (old, new))
-        return _if(before != after)
+        return _keys_if(before != after)
 
     def on_vm(self, old: VmView | None, new: VmView | None) -> None:
         """Count a VM that appeared, changed or went."""
@@ -136,31 +133,21 @@ class CapacityController:
         wait_s = self._looked_s + settings.capacity_min_reconcile_interval - now_s
         if wait_s > 0:
             return Requeue(wait_s)
-        groups = self._view.groups()
+        groups = self._view.groups_by_name()
         if groups:  # before the first group there is nothing to spare
             self._looked_s = now_s
         await self._follow_zones()
-        found = await self._measure(tuple(groups.values()))
-        await self._write(found, groups)
-        return Requeue(settings.capacity_reconcile_interval)
-
-    async def _measure(self, groups: tuple[FlavorGroupSpec, ...]) -> Mapping[Place, GroupCapacity]:
-        table, self._table = self._table or self._new_table(), None  # a look that is broken off leaves none
-        refresh = table.begin(groups)
+        table, self._table = self._table, None  # a look that is broken off leaves none
+        if table is None:
+            total, placeable = settings.capacity_total_pipeline, settings.capacity_placeable_pipeline
+            table = CapacityTable(self._engine.fleet, EngineProbe(self._engine, total=total, placeable=placeable))
+        refresh = table.begin(tuple(groups.values()))
         while refresh.ask():
             await self._clock.sleep(0)
-        found = await self._offload(lambda: table.finish(refresh))
+        found = await self._offload(partial(table.finish, refresh))
         self._table = table
-        return found
-
-    def _new_table(self) -> CapacityTable:
-        settings, engine = self._settings, self._engine
-        probe = EngineProbe(
-            engine,
-            total=lambda _group: settings.capacity_total_pipeline,
-            placeable=lambda _group: settings.capacity_placeable_pipeline,
-        )
-        return CapacityTable(engine.fleet, probe)
+        await self._write(found, groups)
+        return Requeue(settings.capacity_reconcile_interval)
 
     async def _follow_zones(self) -> None:
         """Count VMs without a zone of their own anew where a host is in another zone than before."""
@@ -168,7 +155,7 @@ class CapacityController:
         if zones == self._zones:
             return
         vms = self._view.vms
-        for number, name in enumerate(list(vms.all()), 1):
+        for number, name in enumerate(list(vms.vms_by_id()), 1):
             vm = vms.get(name)
             if vm is not None and not vm.zone:
                 self._running.put(vm, host_zone=zones.get(vm.host, ""))
@@ -180,7 +167,12 @@ class CapacityController:
         """Write what differs, and all of it now and then."""
         informers, now = self._view.informers, self._clock.now()
         committed = committed_slots(informers.commitments.items(), groups.values(), now)
-        running = self._running if self._vms_are_known() else None
+        running: RunningVms | None = self._running
+        try:
+            self._view.vms.check()
+        except Unavailable as error:
+            _log.warning("capacity.vms_not_known", error=str(error))
+            running = None
         names: set[str] = set()
         for place, one in found.items():
             names.add(capacity_name(*place))
@@ -193,53 +185,46 @@ class CapacityController:
             if stale.name not in names:
                 await self._delete(stale)
 
-    def _vms_are_known(self) -> bool:
-        try:
-            self._view.vms.check()
-        except Unavailable as error:
-            _log.warning("capacity.vms_not_known", error=str(error))
-            return False
-        return True
-
     async def _write_status(
         self, one: GroupCapacity, group: FlavorGroupSpec, committed: int, running: RunningVms | None
     ) -> None:
         name, now = capacity_name(one.group, one.zone), as_datetime(int(self._clock.now()))
         spec = FlavorGroupCapacitySpec(flavor_group=one.group, availability_zone=one.zone)
 
-        def made(found: FlavorGroupCapacity | None) -> FlavorGroupCapacity | None:
+        def create_missing(found: FlavorGroupCapacity | None) -> FlavorGroupCapacity | None:
             return None if found is not None else FlavorGroupCapacity(metadata=ObjectMeta(name=name), spec=spec)
 
-        def status(found: FlavorGroupCapacity | None) -> FlavorGroupCapacity | None:
+        def change_status(found: FlavorGroupCapacity | None) -> FlavorGroupCapacity | None:
             if found is None:
                 return None
             wanted = capacity_status(one, group, committed_slots=committed, running=running, before=found.status)
-            if running is None and found.status.last_reconcile_at is None:
+            last, interval_s = found.status.last_reconcile_at, self._settings.capacity_reconcile_interval
+            if running is None and last is None:
                 # nobody may take it for a group without VMs
-                return replace(found, status=replace(wanted, conditions=_not_ready(found.status, NO_VMS_TEXT, now)))
-            wanted = replace(wanted, conditions=_ready(found.status, True, SUCCEEDED, "", now))
-            if wanted == found.status and not self._is_old(found.status):
+                return replace(found, status=replace(wanted, conditions=_set_not_ready(found.status, NO_VMS_TEXT, now)))
+            wanted = replace(wanted, conditions=_set_ready(found.status, True, SUCCEEDED, "", now))
+            if wanted == found.status and last is not None and self._clock.now() - as_instant(last) < interval_s - 1.0:
                 return None
             return replace(found, status=replace(wanted, last_reconcile_at=now))
 
         if self._view.informers.capacities.get(name) is None:
-            await self._swap(name, made, "spec")
-        await self._swap(name, status, "status")
+            await self._swap(name, create_missing, "spec")
+        await self._swap(name, change_status, "status")
 
     async def _write_failure(self, one: GroupCapacity) -> None:
         """The object keeps its numbers and is not ready; where there is none, none is made."""
         now = as_datetime(int(self._clock.now()))
 
-        def status(found: FlavorGroupCapacity | None) -> FlavorGroupCapacity | None:
+        def change_status(found: FlavorGroupCapacity | None) -> FlavorGroupCapacity | None:
             if found is None:
                 return None
-            conditions = _not_ready(found.status, one.failed, now)
+            conditions = _set_not_ready(found.status, one.failed, now)
             return replace(found, status=replace(found.status, conditions=conditions))
 
         name = capacity_name(one.group, one.zone)
         if self._view.informers.capacities.get(name) is not None:
             _log.warning("capacity.not_probed", group=one.group, zone=one.zone, why=one.failed)
-            await self._swap(name, status, "status")
+            await self._swap(name, change_status, "status")
 
     async def _delete(self, stale: FlavorGroupCapacity) -> None:
         """Nothing is known any more of its group or its zone."""
@@ -247,22 +232,18 @@ class CapacityController:
             await self._store.delete(stale.ref, uid=stale.metadata.uid)
         except NotFound:
             return
-        self._view.informers.capacities.note_gone(stale.ref)
-
-    def _is_old(self, status: FlavorGroupCapacityStatus) -> bool:
-        last = status.last_reconcile_at
-        return last is None or self._clock.now() - as_instant(last) >= self._settings.capacity_reconcile_interval - 1.0
+        self._view.informers.capacities.note_deleted(stale.ref)
 
     async def _swap(self, name: str, change: Change, half: Half) -> None:
         cache = self._view.informers.capacities
         await swap_cached(self._store, FlavorGroupCapacity, name, change, cache, half, clock=self._clock)
 
 
-def _if(changed: bool) -> Changed:
+def _keys_if(changed: bool) -> Changed:
     return (CAPACITY,) if changed else ()
 
 
-def _figures(host: Hypervisor) -> object:
+def _host_figures(host: Hypervisor) -> object:
     status = host.status
     return (
         host.metadata.labels.get(ZONE_LABEL),
@@ -275,11 +256,11 @@ def _figures(host: Hypervisor) -> object:
     )
 
 
-def _not_ready(status: FlavorGroupCapacityStatus, message: str, now: datetime) -> tuple[Condition, ...]:
-    return _ready(status, False, FAILED, message, now)
+def _set_not_ready(status: FlavorGroupCapacityStatus, message: str, now: datetime) -> tuple[Condition, ...]:
+    return _set_ready(status, False, FAILED, message, now)
 
 
-def _ready(
+def _set_ready(
     status: FlavorGroupCapacityStatus, ready: bool, reason: str, message: str, now: datetime
 ) -> tuple[Condition, ...]:
     new = Condition(

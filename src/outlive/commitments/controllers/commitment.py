@@ -16,10 +16,8 @@ from typing import Final
 from msgspec.structs import replace
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from outlive.base.clock import Clock, as_datetime, as_instant
-from outlive.base.errors import BadInput
-from outlive.base.logging import get_logger
-from outlive.commitments.acceptance import HeadroomOutcome, SlotsOutcome, evaluate, headroom, insufficient_text
+from outlive.base import BadInput, Clock, as_datetime, as_instant, get_logger
+from outlive.commitments.acceptance import HeadroomOutcome, SlotsOutcome, check_headroom, evaluate, insufficient_text
 from outlive.commitments.application import ChangeApplier, build_change
 from outlive.commitments.decision import slot_kept, slot_made
 from outlive.commitments.domains import DomainNames
@@ -40,11 +38,11 @@ from outlive.commitments.state import (
     has_slots,
     is_judged,
     is_over,
-    moment,
+    normalise_time,
     reason_over,
     retry_delay,
-    summary,
-    with_ready,
+    set_ready,
+    summarise,
 )
 from outlive.commitments.view import CommitmentView
 from outlive.resources import (
@@ -54,13 +52,10 @@ from outlive.resources import (
     FlavorGroupSpec,
     Reservation,
     SlotChange,
-    condition,
+    find_condition,
 )
-from outlive.runtime.controller import Requeue
-from outlive.runtime.metrics import Metrics
+from outlive.runtime import Metrics, Requeue
 
-NO_GROUP_TEXT: Final = "flavor knowledge not ready: flavor group {} is not known"
-MISNAMED_TEXT: Final = "the object of this commitment is named {}; delete this one"
 SOON_S: Final = 1.0
 """When a commitment of cores is tried again that waits for the first capacity figures."""
 PLACED_AT_ONCE: Final = 16
@@ -70,7 +65,7 @@ _log = get_logger("commitments")
 
 
 class CommitmentController:
-    """See the module. ``deciding`` is entered by whoever decides about commitment slots, ``turn`` by whoever places."""
+    """See the module. ``deciding``: entered by each decision about commitment slots; ``turn``: by each placement."""
 
     name = "commitments"
 
@@ -97,7 +92,7 @@ class CommitmentController:
         self._clock = clock
         self._in_doubt: dict[str, tuple[SlotChange, ...]] = {}
         """Commitment → what was sent for its slots, while nobody knows whether it is written."""
-        self._too_many = metrics.counter(
+        self._too_many = metrics.add_counter(
             "committed_resource_slot_limit_rejections_total",
             "Commitments that would need more slots than one may have",
             ("flavor_group", "availability_zone"),
@@ -111,7 +106,7 @@ class CommitmentController:
             (one.spec.flavor_group_name, one.spec.resource_type, one.spec.availability_zone)
             for one in self._view.informers.commitments.items()
             if not one.spec.allow_rejection
-            and (found := condition(one.status.conditions, READY)) is not None
+            and (found := find_condition(one.status.conditions, READY)) is not None
             and found.reason == ReadyReason.RESERVING
         )
         family = GaugeMetricFamily(
@@ -124,14 +119,14 @@ class CommitmentController:
         yield family
 
     @staticmethod
-    def of_slot(old: Reservation | None, new: Reservation | None) -> Iterable[str]:
+    def keys_of_slot(old: Reservation | None, new: Reservation | None) -> Iterable[str]:
         """The commitment of a slot that changed."""
         for slot in (old, new):
             details = slot.spec.committed_resource_reservation if slot is not None else None
             if details is not None and details.commitment_uuid:
                 yield commitment_name(details.commitment_uuid)
 
-    def of_group(self, old: FlavorGroup | None, new: FlavorGroup | None) -> Iterable[str]:
+    def keys_of_group(self, old: FlavorGroup | None, new: FlavorGroup | None) -> Iterable[str]:
         """Commitments of a flavor group that appeared, changed or went."""
         if old is not None and new is not None and old.spec == new.spec:
             return ()
@@ -141,18 +136,29 @@ class CommitmentController:
     async def reconcile(self, key: str) -> Requeue | None:
         """One commitment, by the name of its object."""
         async with self._deciding():
-            await self._resolve_doubt(key)
+            # show what the store has of slots of which a write failed or was broken off, and hold the others no more
+            changes = self._in_doubt.get(key, ())
+            await self._applier.show(change.name for change in changes)
+            self._settle_changes(changes)
+            self._in_doubt.pop(key, None)
             cr = self._view.informers.commitments.get(key)
             if cr is None:
                 await self._remove(key, None)
                 return None
-            if key != commitment_name(cr.spec.commitment_uuid):
-                text = MISNAMED_TEXT.format(commitment_name(cr.spec.commitment_uuid))
+            name = commitment_name(cr.spec.commitment_uuid)
+            if key != name:
+                text = f"the object of this commitment is named {name}; delete this one"
                 await self._say(cr, ReadyReason.REJECTED, text)
                 return None
-            return _sooner(await self._look_at(cr), self._at_end(cr))
+            requeue = await self._reconcile_commitment(cr)
+            requeues, now = [requeue] if requeue is not None else [], self._clock.now()
+            for spec in (cr.spec, cr.status.accepted_spec):  # it looks again when one of them ends
+                end = normalise_time(spec.end_time) if spec is not None else None
+                if end is not None and as_instant(end) > now:
+                    requeues.append(Requeue(as_instant(end) - now))
+            return min(requeues, key=lambda one: one.after_s, default=None)
 
-    async def _look_at(self, cr: CommittedResource) -> Requeue | None:
+    async def _reconcile_commitment(self, cr: CommittedResource) -> Requeue | None:
         now, spec = self._clock.now(), cr.spec
         if is_over(spec, now) or spec.state not in SLOT_STATES:
             await self._remove(cr.name, spec)
@@ -160,7 +166,7 @@ class CommitmentController:
             reason = reason_over(spec) if over else ReadyReason.PLANNED
             await self._say(cr, reason, OVER_TEXT if over else PLANNED_TEXT)
             return None
-        rejected = is_judged(condition(cr.status.conditions, READY), ReadyReason.REJECTED, cr.metadata.generation)
+        rejected = is_judged(find_condition(cr.status.conditions, READY), ReadyReason.REJECTED, cr.metadata.generation)
         try:
             commitment = from_spec(spec, cr.metadata.generation)
         except BadInput as error:
@@ -169,12 +175,16 @@ class CommitmentController:
         if rejected:
             await self._roll_back(cr)
             return None
-        return await (self._cores(cr, commitment) if spec.resource_type == "cores" else self._memory(cr, commitment))
+        return await (
+            self._reconcile_cores(cr, commitment)
+            if spec.resource_type == "cores"
+            else self._reconcile_memory(cr, commitment)
+        )
 
-    async def _memory(self, cr: CommittedResource, commitment: Commitment) -> Requeue | None:
-        group = self._view.groups().get(commitment.group)
+    async def _reconcile_memory(self, cr: CommittedResource, commitment: Commitment) -> Requeue | None:
+        group = self._view.groups_by_name().get(commitment.group)
         if group is None or not group.flavors:
-            return await self._wait(cr, NO_GROUP_TEXT.format(commitment.group))
+            return await self._wait(cr, f"flavor knowledge not ready: flavor group {commitment.group} is not known")
         try:
             plan = self._plan(commitment, group)
         except SlotLimitExceeded as error:
@@ -193,7 +203,7 @@ class CommitmentController:
                 await self._reject(cr, why)
                 return None
             await self._write(cr.name, changes, commitment)
-        verdict = evaluate(commitment, self._view.slots(commitment.uuid), plan.total)
+        verdict = evaluate(commitment, self._view.list_slots(commitment.uuid), plan.total)
         match verdict.outcome:
             case SlotsOutcome.READY:
                 await self._say(cr, ReadyReason.ACCEPTED, ACCEPTED_TEXT, accepted=True)
@@ -206,7 +216,7 @@ class CommitmentController:
                 return None
 
     def _plan(self, commitment: Commitment, group: FlavorGroupSpec) -> SlotPlan:
-        return self._view.slot_plan(commitment, self._view.slots(commitment.uuid), group, self._settings)
+        return self._view.slot_plan(commitment, self._view.list_slots(commitment.uuid), group, self._settings)
 
     async def _place(
         self, commitment: Commitment, group: FlavorGroupSpec, plan: SlotPlan, *, whole: bool
@@ -233,21 +243,21 @@ class CommitmentController:
                     if number % PLACED_AT_ONCE == 0:
                         await give_way(self._turn, self._clock)
         except BaseException:
-            self._put_back(changes)
+            self._settle_changes(changes)
             raise
         if why and whole:
-            self._put_back(changes)
+            self._settle_changes(changes)
             return [], f"{insufficient_text(found, plan.total)} ({why})"
         return changes, why
 
-    async def _cores(self, cr: CommittedResource, commitment: Commitment) -> Requeue | None:
+    async def _reconcile_cores(self, cr: CommittedResource, commitment: Commitment) -> Requeue | None:
         view, now = self._view, self._clock.now()
-        verdict = headroom(
+        verdict = check_headroom(
             commitment,
-            view.capacity(commitment.group, commitment.zone),
+            view.find_capacity(commitment.group, commitment.zone),
             view.informers.commitments.items(),
             now=now,
-            held=view.held_cores(commitment, view.informers.commitments.items()),
+            held=view.occupied_cores(commitment, view.informers.commitments.items()),
         )
         match verdict.outcome:
             case HeadroomOutcome.ACCEPTED:
@@ -270,7 +280,7 @@ class CommitmentController:
         """Say why it waits, and try again later."""
         settings = self._settings
         delay = retry_delay(
-            condition(cr.status.conditions, READY),
+            find_condition(cr.status.conditions, READY),
             self._clock.now(),
             settings.requeue_interval_retry,
             settings.max_requeue_interval,
@@ -288,7 +298,7 @@ class CommitmentController:
         """The slots are those of what was accepted last; none, if nothing was."""
         accepted = cr.status.accepted_spec
         commitment = from_spec(accepted, cr.metadata.generation) if accepted is not None else None
-        group = self._view.groups().get(commitment.group) if commitment is not None else None
+        group = self._view.groups_by_name().get(commitment.group) if commitment is not None else None
         if commitment is None or not has_slots(commitment, self._clock.now()):
             await self._remove(cr.name, cr.spec)
             return
@@ -306,17 +316,10 @@ class CommitmentController:
         """Write the slots, whose places are held until it is known what the store has of them."""
         self._in_doubt[name] = tuple(changes)
         await self._applier.write_slots(changes, commitment, "")
-        self._put_back(self._in_doubt.pop(name))
+        self._settle_changes(self._in_doubt.pop(name))
 
-    async def _resolve_doubt(self, name: str) -> None:
-        """Show what the store has of slots of which a write failed or was broken off, and hold the others no more."""
-        changes = self._in_doubt.get(name, ())
-        await self._applier.show(change.name for change in changes)
-        self._put_back(changes)
-        self._in_doubt.pop(name, None)
-
-    def _put_back(self, changes: Iterable[SlotChange]) -> None:
-        self._placer.put_back((change.name for change in changes), self.name)
+    def _settle_changes(self, changes: Iterable[SlotChange]) -> None:
+        self._placer.settle_slots((change.name for change in changes), self.name)
 
     async def _remove(self, name: str, spec: CommittedResourceSpec | None) -> None:
         """Delete all slots of a commitment that looks like this, or is gone, unless only our cache says so."""
@@ -334,10 +337,10 @@ class CommitmentController:
             if found is None or found.metadata.generation != generation:
                 return None
             now = self._clock.now()
-            before = condition(found.status.conditions, READY)
+            before = find_condition(found.status.conditions, READY)
             if is_judged(before, reason, generation) and before is not None and before.message == message:
                 return None
-            conditions = with_ready(
+            conditions = set_ready(
                 found.status.conditions,
                 ready=accepted,
                 reason=reason,
@@ -350,22 +353,11 @@ class CommitmentController:
             if accepted:
                 status = replace(status, accepted_spec=found.spec, accepted_at=as_datetime(now))
             found = replace(found, status=status)
-            return replace(found, status=replace(status, status_summary=summary(found, now)))
+            return replace(found, status=replace(status, status_summary=summarise(found, now)))
 
         await self._applier.write_status(cr.name, change)
-
-    def _at_end(self, cr: CommittedResource) -> Requeue | None:
-        """Look again when it ends, or when that ends which was accepted of it."""
-        now = self._clock.now()
-        specs = (cr.spec, cr.status.accepted_spec)
-        ends = [as_instant(end) for spec in specs if spec is not None and (end := moment(spec.end_time)) is not None]
-        return Requeue(min(later)) if (later := [end - now for end in ends if end > now]) else None
 
 
 def _may_be_refused(cr: CommittedResource) -> bool:
     """Whether a failure refuses it: its sender allows that, and it was not accepted as it is."""
     return cr.spec.allow_rejection and cr.status.accepted_spec != cr.spec
-
-
-def _sooner(one: Requeue | None, other: Requeue | None) -> Requeue | None:
-    return min(filter(None, (one, other)), key=lambda each: each.after_s, default=None)

@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
-from outlive.base.clock import Clock, as_instant
-from outlive.base.errors import Unavailable
-from outlive.base.logging import get_logger
+from outlive.base import Clock, Unavailable, as_instant, get_logger
 from outlive.commitments.application import ChangeApplier, swap_cached
 from outlive.commitments.consistency import (
     OWNERS,
+    CommitmentDisagreement,
     ConsistencyInput,
     ConsistencyResult,
-    Disagreement,
-    Kind,
+    DisagreementKind,
     Repair,
     VmFacts,
     compare,
 )
+from outlive.commitments.controllers.usage import UsageController
 from outlive.commitments.names import commitment_name
 from outlive.commitments.ports import Offload
 from outlive.commitments.settings import CommitmentSettings
@@ -32,10 +31,8 @@ from outlive.commitments.verification import without_vms
 from outlive.commitments.view import CommitmentView
 from outlive.commitments.vm_table import YIELD_EVERY
 from outlive.resources import COMMITTED, CommittedResource, ObjectRef, Reservation, SlotChange
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.controller import Requeue
-from outlive.runtime.faults import ActiveFault, FaultRecorder
-from outlive.runtime.metrics import Metrics
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import ActiveFault, ControllerRun, FaultRecorder, Metrics, Requeue
 from outlive.store import Store
 
 AUDIT: Final = "consistency"
@@ -52,36 +49,46 @@ _log = get_logger("commitments.consistency")
 
 
 class LimesListing(Protocol):
-    """What Limes listed the last time, from whoever asks it."""
+    """What Limes listed the last time, from the controller that asks it."""
 
     @property
     def asked_at(self) -> float:
         """When it was asked for that, in seconds since 1970."""
         ...
 
-    def last(self) -> tuple[dict[str, Commitment], tuple[str, ...]] | None:
+    def last_listing(self) -> tuple[dict[str, Commitment], tuple[str, ...]] | None:
         """Uuid → commitment, and uuids that it lists and that could not be read; ``None``: it did not answer whole."""
         ...
 
-    def ask_again(self) -> None:
+    def request_sync(self) -> None:
         """Bring commitments to what Limes lists, soon."""
         ...
 
 
-class Wakers(Protocol):
-    """The controllers that repair, by what their keys are."""
+class RepairRuns:
+    """The running controllers that repair, by what their keys are."""
 
-    def commitment(self, name: str) -> None:
+    def __init__(self, usage: UsageController) -> None:
+        self._usage = usage
+        self.commitments: ControllerRun | None = None
+        self.slots: ControllerRun | None = None
+        self.usages: ControllerRun | None = None
+
+    def wake_commitment(self, name: str) -> None:
         """Work out the slots of a commitment."""
-        ...
+        if self.commitments is not None:
+            self.commitments.add(name)
 
-    def slot(self, name: str) -> None:
+    def wake_slot(self, name: str) -> None:
         """Place a slot, or verify its VMs."""
-        ...
+        if self.slots is not None:
+            self.slots.add(name)
 
-    def usage(self, project: str) -> None:
+    def wake_usage(self, project: str) -> None:
         """Count a project, whenever it was counted last."""
-        ...
+        self._usage.ask(project)
+        if self.usages is not None:
+            self.usages.add(project)
 
 
 class ConsistencyController:
@@ -95,7 +102,7 @@ class ConsistencyController:
         view: CommitmentView,
         applier: ChangeApplier,
         settings: CommitmentSettings,
-        wakers: Wakers,
+        runs: RepairRuns,
         *,
         unapplied: Mapping[str, str],
         moving: Callable[[Iterable[str]], tuple[str, ...]],
@@ -108,7 +115,7 @@ class ConsistencyController:
         self._view = view
         self._applier = applier
         self._settings = settings
-        self._wakers = wakers
+        self._runs = runs
         self._unapplied = unapplied
         self._moving = moving
         self._faults = faults
@@ -116,11 +123,11 @@ class ConsistencyController:
         self._clock = clock
         self.listing: LimesListing | None = None
         """Who asks Limes; nobody is not an error: nothing is compared with it then."""
-        self._since: dict[tuple[Kind, str, str], float] = {}
+        self._since: dict[tuple[DisagreementKind, str, str], float] = {}
         """Disagreement → when it was seen first."""
         self._changed: dict[str, float] = {}
         """Uuid → when its commitment was made, changed or deleted, in seconds since 1970."""
-        self._counts = metrics.gauge(
+        self._counts = metrics.add_gauge(
             "committed_resource_disagreements", "What is said differently of commitments", ("class", "owner")
         )
 
@@ -136,10 +143,10 @@ class ConsistencyController:
         while len(self._changed) > CHANGED_LIMIT:
             del self._changed[next(iter(self._changed))]
 
-    def _listed(self) -> tuple[dict[str, Commitment] | None, tuple[str, ...]]:
+    def _list_unchanged(self) -> tuple[dict[str, Commitment] | None, tuple[str, ...]]:
         """What Limes lists, without commitments that changed since it was asked, or shortly before: it writes down what
         we accepted after our answer."""
-        listed = self.listing.last() if self.listing is not None else None
+        listed = self.listing.last_listing() if self.listing is not None else None
         if self.listing is None or listed is None:
             return None, ()
         begun = self.listing.asked_at - WRITTEN_DOWN_S
@@ -149,21 +156,23 @@ class ConsistencyController:
 
     async def reconcile(self, _key: str) -> Requeue | None:
         """Look, show, and repair what is to be repaired without asking."""
-        result = await self.look()
+        result = await self.find_disagreements()
         self._show(result)
         await self._record(result)
         if self._settings.enable_consistency_repair:
-            await self._repair_all(self._lasting(result.disagreements))
+            await self._repair_all(self._filter_lasting(result.disagreements))
         return Requeue(self._settings.consistency_interval)
 
-    async def look(self) -> ConsistencyResult:
+    async def find_disagreements(self) -> ConsistencyResult:
         """Everything that is said differently now."""
         given = await self._observe()
         return await self._offload(lambda: compare(given))
 
-    async def repair(self, kinds: Collection[Kind] = frozenset(Kind)) -> tuple[Disagreement, ...]:
+    async def repair(
+        self, kinds: Collection[DisagreementKind] = frozenset(DisagreementKind)
+    ) -> tuple[CommitmentDisagreement, ...]:
         """Repair what is safe of these classes, and say what that was."""
-        result = await self.look()
+        result = await self.find_disagreements()
         return await self._repair_all(one for one in result.disagreements if one.kind in kinds)
 
     # Observation
@@ -180,13 +189,13 @@ class ConsistencyController:
             vms.check()
         except Unavailable:
             facts = None
-        for number, vm in enumerate(list(vms.all().values()) if facts is not None else (), 1):
+        for number, vm in enumerate(list(vms.vms_by_id().values()) if facts is not None else (), 1):
             assert facts is not None
             facts[vm.id] = VmFacts(host=vm.host, project=vm.project)
             if number % YIELD_EVERY == 0:
                 await self._clock.sleep(0)
         slots = tuple(one for one in informers.reservations.items() if one.spec.type == COMMITTED)
-        listed, protected = self._listed()
+        listed, protected = self._list_unchanged()
         return ConsistencyInput(
             listed=listed,
             protected=protected,
@@ -214,7 +223,7 @@ class ConsistencyController:
                 "commitments.disagree", kind=one.kind, owner=one.owner, subject=one.subject, vm=one.vm, why=one.detail
             )
 
-    def _lasting(self, disagreements: Iterable[Disagreement]) -> list[Disagreement]:
+    def _filter_lasting(self, disagreements: Iterable[CommitmentDisagreement]) -> list[CommitmentDisagreement]:
         """Those that no controller has repaired for as long as something may be new."""
         before = self._clock.monotonic() - self._settings.allocation_grace_period
         return [one for one in disagreements if self._since.get(_key_of(one), before + 1.0) <= before]
@@ -223,8 +232,8 @@ class ConsistencyController:
         """A fault for each class that lasts."""
         if self._faults is None:
             return
-        lasting: dict[Kind, list[Disagreement]] = {}
-        for one in self._lasting(result.disagreements):
+        lasting: dict[DisagreementKind, list[CommitmentDisagreement]] = {}
+        for one in self._filter_lasting(result.disagreements):
             lasting.setdefault(one.kind, []).append(one)
         await self._faults.record(
             ActiveFault(
@@ -243,47 +252,42 @@ class ConsistencyController:
 
     # Repairs
 
-    async def _repair_all(self, disagreements: Iterable[Disagreement]) -> tuple[Disagreement, ...]:
+    async def _repair_all(self, disagreements: Iterable[CommitmentDisagreement]) -> tuple[CommitmentDisagreement, ...]:
         safe = [one for one in disagreements if one.safe][:REPAIRS_LIMIT]
         for one in safe:
-            await self._repair(one)
+            match one.repair:
+                case Repair.SYNC:
+                    if self.listing is not None:
+                        self.listing.request_sync()
+                case Repair.RECONCILE:  # the commitment that it is about, or that of the slot
+                    differs = one.kind is DisagreementKind.SLOT_DIFFERS
+                    slot = self._view.informers.reservations.get(one.subject) if differs else None
+                    details = slot.spec.committed_resource_reservation if slot is not None else None
+                    uuid = details.commitment_uuid if details is not None else one.subject
+                    self._runs.wake_commitment(commitment_name(uuid))
+                case Repair.VERIFY_SLOT:
+                    self._runs.wake_slot(one.subject)
+                case Repair.DELETE_SLOT:
+                    await self._applier.delete_slots((SlotChange(name=one.subject, deleted=True),))
+                case Repair.DROP_ALLOCATION:
+                    await self._drop(one.subject, one.vm)
+                case Repair.COUNT_USAGE:
+                    found = self._view.find_commitment(one.subject)
+                    if found is not None:
+                        self._runs.wake_usage(found.spec.project_id)
+                case None:
+                    raise AssertionError("only what is safe is repaired")
             _log.info("commitments.repaired", kind=one.kind, subject=one.subject, vm=one.vm, repair=one.repair)
         return tuple(safe)
 
-    async def _repair(self, one: Disagreement) -> None:
-        match one.repair:
-            case Repair.SYNC:
-                if self.listing is not None:
-                    self.listing.ask_again()
-            case Repair.RECONCILE:
-                self._wakers.commitment(self._commitment_of(one))
-            case Repair.VERIFY_SLOT:
-                self._wakers.slot(one.subject)
-            case Repair.DELETE_SLOT:
-                await self._applier.delete_slots((SlotChange(name=one.subject, deleted=True),))
-            case Repair.DROP_ALLOCATION:
-                await self._drop(one.subject, one.vm)
-            case Repair.COUNT_USAGE:
-                found = self._view.commitment(one.subject)
-                if found is not None:
-                    self._wakers.usage(found.spec.project_id)
-            case None:
-                raise AssertionError("only what is safe is repaired")
-
-    def _commitment_of(self, one: Disagreement) -> str:
-        """The name of the commitment that a disagreement is about: its own, or that of a slot."""
-        slot = self._view.informers.reservations.get(one.subject) if one.kind is Kind.SLOT_DIFFERS else None
-        details = slot.spec.committed_resource_reservation if slot is not None else None
-        return commitment_name(details.commitment_uuid if details is not None else one.subject)
-
     async def _drop(self, slot: str, vm: str) -> None:
-        def without(found: Reservation | None) -> Reservation | None:
+        def remove_vm(found: Reservation | None) -> Reservation | None:
             return None if found is None else without_vms(found, frozenset((vm,)))
 
         cache = self._view.informers.reservations
-        await swap_cached(self._store, Reservation, slot, without, cache, "spec", clock=self._clock)
-        await swap_cached(self._store, Reservation, slot, without, cache, "status", clock=self._clock)
+        await swap_cached(self._store, Reservation, slot, remove_vm, cache, "spec", clock=self._clock)
+        await swap_cached(self._store, Reservation, slot, remove_vm, cache, "status", clock=self._clock)
 
 
-def _key_of(one: Disagreement) -> tuple[Kind, str, str]:
+def _key_of(one: CommitmentDisagreement) -> tuple[DisagreementKind, str, str]:
     return one.kind, one.subject, one.vm

@@ -1,6 +1,6 @@
 """Gives each commitment slot a host, follows the VMs in it, and says whether it is there.
 
-docs/reference/commitments.md#slots and #allocations.
+docs/design/commitment-rules.md#slots and #allocations.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from outlive.base.clock import Clock
-from outlive.base.errors import Unavailable
-from outlive.base.logging import get_logger
+from outlive.base import Clock, Unavailable, get_logger
 from outlive.commitments.application import swap_cached
 from outlive.commitments.controllers.oversubscription import Departures
 from outlive.commitments.domains import DomainNames
-from outlive.commitments.oversubscription import evicted
+from outlive.commitments.oversubscription import evict_slot
 from outlive.commitments.placer import SlotPlacer, status_of
 from outlive.commitments.settings import CommitmentSettings
 from outlive.commitments.slots import confirmed_allocations, slot_allocations
 from outlive.commitments.state import is_over
-from outlive.commitments.verification import VerificationInput, VerificationResult, keeper, verify_slot, without_vms
+from outlive.commitments.verification import (
+    VerificationInput,
+    VerificationResult,
+    choose_keeper,
+    verify_slot,
+    without_vms,
+)
 from outlive.commitments.view import ALLOCATION_INDEX, CommitmentView
-from outlive.placement.reservations import is_ready
+from outlive.placement import is_ready
 from outlive.resources import (
     COMMITTED,
     Amounts,
@@ -34,12 +38,11 @@ from outlive.resources import (
     Condition,
     Hypervisor,
     Reservation,
-    condition,
+    find_condition,
     with_condition,
 )
-from outlive.runtime.controller import Requeue
-from outlive.store import Store
-from outlive.store.access import read
+from outlive.runtime import Requeue
+from outlive.store import Store, read
 
 OTHERS_S: Final = 5.0
 """How soon a slot looks again that may leave once another one has its place."""
@@ -47,16 +50,13 @@ LEAVES_S: Final = 0.1
 """When a slot is looked at again that left its host: then it gets another one."""
 NO_FLAVOR_S: Final = 300.0
 """When a slot of an unknown flavor is looked at again."""
-MISSING_REASON: Final = "MissingResourceName"
-REVOKED_REASON: Final = "PlacementRevoked"
-NO_DOMAIN_REASON: Final = "DomainUnknown"
-NO_HOSTS_REASON: Final = "NoHostsFound"
+
 
 _log = get_logger("commitments.slots")
 
 
 class SlotController:
-    """See the module. ``turn`` is held by whoever places; ``moving`` says which VMs are on their way."""
+    """See the module. ``turn``: held by each placement; ``moving``: which VMs are on their way."""
 
     name = "commitment-slots"
 
@@ -87,7 +87,7 @@ class SlotController:
         self._missing: dict[str, dict[str, float]] = {}
         """Slot → VM that no host reports → since when."""
 
-    def of_slot(self, old: Reservation | None, new: Reservation | None) -> Iterable[str]:
+    def keys_of_slot(self, old: Reservation | None, new: Reservation | None) -> Iterable[str]:
         """A commitment slot that changed, and others that list a VM which it lists now."""
         slot = new if new is not None else old
         if slot is None or slot.spec.type != COMMITTED:
@@ -95,18 +95,18 @@ class SlotController:
         yield slot.name
         before = slot_allocations(old) if old is not None else {}
         for vm in sorted(slot_allocations(slot).keys() - before.keys()):
-            yield from (other.name for other in self._others(slot.name, vm))
+            yield from (other.name for other in self._other_slots_of(slot.name, vm))
 
-    def of_host(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
+    def keys_of_host(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
         """Slots with VMs that a host reports now and did not before, or the other way round; all of a host that is
         lost, is back, or is gone, and that takes no more VMs, or takes some again."""
         before = {one.id for one in old.status.instances} if old is not None else set()
         after = {one.id for one in new.status.instances} if new is not None else set()
         found: dict[str, None] = {}
         for vm in sorted(before ^ after):
-            for slot in self._view.informers.reservations.by_index(ALLOCATION_INDEX, vm):
+            for slot in self._view.informers.reservations.list_by_index(ALLOCATION_INDEX, vm):
                 found[slot.name] = None
-        if old is not None and (new is None or _closed(old) != _closed(new)):
+        if old is not None and (new is None or _explain_closed(old) != _explain_closed(new)):
             found.update(dict.fromkeys(self._placer.slots_on(old.name)))
         return found
 
@@ -120,7 +120,7 @@ class SlotController:
             return None
         details = slot.spec.committed_resource_reservation
         if details is None or not details.resource_name:
-            await self._say(slot, "False", MISSING_REASON, "the slot names no flavor")
+            await self._say(slot, "MissingResourceName", "the slot names no flavor")
             return None
         if slot.spec.target_host:
             self._settle(key)
@@ -137,28 +137,28 @@ class SlotController:
         return await self._place(slot, details)
 
     async def _place(self, slot: Reservation, details: CommittedSpec) -> Requeue | None:
-        group = self._view.groups().get(details.resource_group)
+        group = self._view.groups_by_name().get(details.resource_group)
         if group is None:
             return Requeue(self._settings.requeue_interval_retry)
         if all(flavor.name != details.resource_name for flavor in group.flavors):
             return Requeue(NO_FLAVOR_S)
         if why := self._placer.explain_unresolved(details.project_id, details.domain_id, details.resource_group):
             self._domains.want((details.domain_id,))
-            await self._say(slot, "False", NO_DOMAIN_REASON, why)
+            await self._say(slot, "DomainUnknown", why)
             return Requeue(self._settings.requeue_interval_retry)
-        avoided = self._departures.avoided(slot.name)
+        avoided = self._departures.avoided_hosts(slot.name)
         async with self._turn:
             host, why = self._sent.get(slot.name, ""), ""
             if not host:
-                host, why = self._placer.choose(self._placer.request_again(slot, group, avoided))
+                host, why = self._placer.choose(self._placer.request_for_slot(slot, group, avoided))
             if not host and avoided:
-                host, why = self._placer.choose(self._placer.request_again(slot, group))
+                host, why = self._placer.choose(self._placer.request_for_slot(slot, group))
             if host:
                 self._sent[slot.name] = host
                 self._placer.fleet.decide(slot.name, self.name, partial(_place_on, host))
         if not host:
             text = f"no hosts found for reservation {slot.name} (flavor {details.resource_name})"
-            await self._say(slot, "False", NO_HOSTS_REASON, f"{text}: {why}")
+            await self._say(slot, "NoHostsFound", f"{text}: {why}")
             raise Unavailable(text, remedy="outlive commitments explain says what would help")
 
         await self._swap(slot.name, partial(_place_on, host), "spec")  # unless that is known, the place is held
@@ -190,7 +190,7 @@ class SlotController:
         def change(found: Reservation | None) -> Reservation | None:
             if found is None or found.spec.target_host or not is_ready(found):
                 return None
-            ready = Condition(type="Ready", status="False", reason=REVOKED_REASON, message="it left its host")
+            ready = Condition(type="Ready", status="False", reason="PlacementRevoked", message="it left its host")
             seen = found.status.committed_resource_reservation or CommittedStatus()
             status = replace(
                 found.status,
@@ -204,7 +204,21 @@ class SlotController:
 
     async def _verify(self, slot: Reservation, details: CommittedSpec) -> Requeue | None:
         """Confirm, keep, follow or drop the VMs of the slot, and echo its commitment's generation."""
-        result = verify_slot(self._observed(slot))
+        vms, fleet = tuple(slot_allocations(slot)), self._placer.fleet
+        reported = {vm: fleet.hosts_of_vm(vm) for vm in vms}
+        known = {vm: found for vm in vms if (found := self._view.vms.get(vm)) is not None}
+        elsewhere = sorted({host for hosts in reported.values() for host in hosts if host != slot.status.host})
+        given = VerificationInput(
+            slot=slot,
+            reported=reported,
+            roomy=tuple(host for host in elsewhere if self._placer.has_room(slot, host)),
+            sizes={vm: Amounts(cpu=one.cpu_milli, memory=one.memory_bytes) for vm, one in known.items()},
+            moving=self._moving(vms),
+            missing=self._missing.get(slot.name, {}),
+            now=self._clock.now(),
+            grace_s=self._settings.allocation_grace_period,
+        )
+        result = verify_slot(given)
         if result.missing:
             self._missing[slot.name] = dict(result.missing)
         else:
@@ -212,10 +226,11 @@ class SlotController:
         if result.slot.spec != slot.spec:
             await self._write_verified(slot, result, "spec")
         for vm in result.confirmed_first:
-            await self._leave_others(slot.name, vm)
+            for other in self._other_slots_of(slot.name, vm):
+                await self._drop(other.name, vm)
         await self._write_verified(slot, result, "status")
         for vm in confirmed_allocations(result.slot):
-            await self._keep_in_one(slot.name, vm)
+            await self._drop_if_duplicate(slot.name, vm)
         if result.dropped:
             _log.info(
                 "commitment_slot.vms_left", slot=slot.name, vms={vm: str(why) for vm, why in result.dropped.items()}
@@ -235,61 +250,38 @@ class SlotController:
         if slot is None or slot_allocations(slot):
             return None
         if host is not None and not host.status.lost:
-            if not _closed(host):
+            if not _explain_closed(host):
                 return None
-            if self._some_are_unplaced():
-                return OTHERS_S
-            if not self._finds_another(slot):
+            slots = self._view.informers.reservations.items()
+            if any(one.spec.type == COMMITTED and not one.spec.target_host for one in slots):
+                return OTHERS_S  # it may need the place that this one would take
+            details = slot.spec.committed_resource_reservation or CommittedSpec()
+            group = self._view.find_group(details.resource_group)
+            if group is None or self._placer.explain_unresolved(
+                details.project_id, details.domain_id, details.resource_group
+            ):
+                return None
+            request = self._placer.request_for_slot(slot, group, (host.name,))
+            if not self._placer.choose(request, why=False)[0]:
                 return None
 
         def change(found: Reservation | None) -> Reservation | None:
             same = found is not None and found.spec.target_host == slot.spec.target_host
-            return evicted(found) if found is not None and same and not slot_allocations(found) else None
+            return evict_slot(found) if found is not None and same and not slot_allocations(found) else None
 
         await self._swap(name, change, "spec")
         _log.info("commitment_slot.leaves_host", slot=name, host=slot.status.host)
         return LEAVES_S
 
-    def _some_are_unplaced(self) -> bool:
-        """Whether a commitment slot is wanted on no host yet: it may need the place that another one would take."""
-        slots = self._view.informers.reservations.items()
-        return any(one.spec.type == COMMITTED and not one.spec.target_host for one in slots)
-
-    def _finds_another(self, slot: Reservation) -> bool:
-        details = slot.spec.committed_resource_reservation or CommittedSpec()
-        group = self._view.group(details.resource_group)
-        if self._placer.explain_unresolved(details.project_id, details.domain_id, details.resource_group):
-            return False
-        request = self._placer.request_again(slot, group, (slot.status.host,)) if group is not None else None
-        return request is not None and bool(self._placer.choose(request, why=False)[0])
-
-    def _observed(self, slot: Reservation) -> VerificationInput:
-        vms = tuple(slot_allocations(slot))
-        fleet = self._placer.fleet
-        reported = {vm: fleet.hosts_of_vm(vm) for vm in vms}
-        known = {vm: found for vm in vms if (found := self._view.vms.get(vm)) is not None}
-        gone = slot.status.host
-        elsewhere = sorted({host for hosts in reported.values() for host in hosts if host != gone})
-        return VerificationInput(
-            slot=slot,
-            reported=reported,
-            roomy=tuple(host for host in elsewhere if self._placer.has_room(slot, host)),
-            sizes={vm: Amounts(cpu=one.cpu_milli, memory=one.memory_bytes) for vm, one in known.items()},
-            moving=self._moving(vms),
-            missing=self._missing.get(slot.name, {}),
-            now=self._clock.now(),
-            grace_s=self._settings.allocation_grace_period,
-        )
-
     async def _write_verified(self, slot: Reservation, result: VerificationResult, half: str) -> None:
-        generation = _generation(result.slot)
+        generation = _parent_generation(result.slot)
 
-        def spec(found: Reservation | None) -> Reservation | None:
+        def change_spec(found: Reservation | None) -> Reservation | None:
             same = found is not None and found.metadata.generation == slot.metadata.generation
             return replace(found, spec=result.slot.spec) if found is not None and same else None
 
-        def status(found: Reservation | None) -> Reservation | None:
-            if found is None or _generation(found) != generation:
+        def change_status(found: Reservation | None) -> Reservation | None:
+            if found is None or _parent_generation(found) != generation:
                 return None
             seen = result.slot.status.committed_resource_reservation or CommittedStatus()
             seen = replace(seen, observed_parent_generation=generation)
@@ -297,53 +289,48 @@ class SlotController:
             return replace(found, status=changed) if changed != found.status else None
 
         if half == "spec":
-            await self._swap(slot.name, spec, "spec")
+            await self._swap(slot.name, change_spec, "spec")
         else:
-            await self._swap(slot.name, status, "status")
+            await self._swap(slot.name, change_status, "status")
 
-    async def _leave_others(self, name: str, vm: str) -> None:
-        """The VM is in this slot now, and in no other."""
-        for other in self._others(name, vm):
-            await self._drop(other.name, vm)
-
-    async def _keep_in_one(self, name: str, vm: str) -> None:
+    async def _drop_if_duplicate(self, name: str, vm: str) -> None:
         """The VM leaves this slot if another one keeps it: both came to have it while one of them was not in the cache,
         which was behind, or in the store, which went back."""
-        others = self._others(name, vm)
+        others = self._other_slots_of(name, vm)
         if not others or self._moving((vm,)):
             return
         read_now = [await read(self._store, Reservation, one) for one in (name, *(other.name for other in others))]
         slots = [one for one in read_now if one is not None and vm in slot_allocations(one)]
         hosts = self._placer.fleet.hosts_of_vm(vm)
-        keeps = keeper(vm, slots, hosts, self._is_promised) if slots else None
+        keeps = choose_keeper(vm, slots, hosts, self._is_promised) if slots else None
         if keeps is not None and keeps.name != name and vm in confirmed_allocations(keeps):
             await self._drop(name, vm)
             _log.info("commitment_slot.vm_in_another", slot=name, vm=vm, other=keeps.name)
 
     def _is_promised(self, uuid: str) -> bool:
-        found = self._view.commitment(uuid)
+        found = self._view.find_commitment(uuid)
         return found is not None and not is_over(found.spec, self._clock.now())
 
-    def _others(self, name: str, vm: str) -> list[Reservation]:
+    def _other_slots_of(self, name: str, vm: str) -> list[Reservation]:
         """Other slots that list the VM."""
-        slots = self._view.informers.reservations.by_index(ALLOCATION_INDEX, vm)
+        slots = self._view.informers.reservations.list_by_index(ALLOCATION_INDEX, vm)
         return [one for one in slots if one.name != name]
 
     async def _drop(self, name: str, vm: str) -> None:
-        def without(found: Reservation | None) -> Reservation | None:
+        def remove_vm(found: Reservation | None) -> Reservation | None:
             return None if found is None else without_vms(found, frozenset((vm,)))
 
-        await self._swap(name, without, "spec")
-        await self._swap(name, without, "status")
+        await self._swap(name, remove_vm, "spec")
+        await self._swap(name, remove_vm, "status")
 
-    async def _say(self, slot: Reservation, status: str, reason: str, message: str) -> None:
+    async def _say(self, slot: Reservation, reason: str, message: str) -> None:
         def change(found: Reservation | None) -> Reservation | None:
             if found is None or is_ready(found):
                 return None
-            old = condition(found.status.conditions, "Ready")
+            old = find_condition(found.status.conditions, "Ready")
             ready = Condition(type="Ready", status="False", reason=reason, message=message)
             seen = found.status.committed_resource_reservation or CommittedStatus()
-            echoed = replace(seen, observed_parent_generation=_generation(found))
+            echoed = replace(seen, observed_parent_generation=_parent_generation(found))
             if old is not None and (old.reason, old.message, seen) == (reason, message, echoed):
                 return None
             conditions = with_condition(found.status.conditions, ready)
@@ -367,11 +354,11 @@ def _place_on(host: str, slot: Reservation | None) -> Reservation | None:
     return replace(slot, spec=replace(slot.spec, target_host=host))
 
 
-def _closed(host: Hypervisor) -> str:
+def _explain_closed(host: Hypervisor) -> str:
     """Why somebody wants no more VMs on it; empty where nobody minds."""
-    return host.closed() or host.spec.maintenance
+    return host.closed_reason() or host.spec.maintenance
 
 
-def _generation(slot: Reservation) -> int:
+def _parent_generation(slot: Reservation) -> int:
     details = slot.spec.committed_resource_reservation
     return details.parent_generation if details is not None else 0

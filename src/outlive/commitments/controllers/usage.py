@@ -10,42 +10,39 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from outlive.base.clock import Clock, as_datetime, as_instant
-from outlive.base.errors import NotFound, OutliveError, Unavailable
+from outlive.base import Clock, NotFound, OutliveError, Unavailable, as_datetime, as_instant
 from outlive.commitments.application import ChangeApplier, StatusChange
 from outlive.commitments.history import (
     Charged,
-    begun,
-    charged_now,
+    begin_month,
+    charges_by_uuid,
     is_old,
     is_open,
+    list_still_charged,
     month_before,
     month_of,
-    recorded,
-    still_charged,
+    record_charges,
 )
 from outlive.commitments.names import history_name
 from outlive.commitments.records import BY_PROJECT
 from outlive.commitments.settings import CommitmentSettings
-from outlive.commitments.state import is_active, is_over, summary
+from outlive.commitments.state import is_active, is_over, summarise
 from outlive.commitments.usage import (
     Charge,
     UsageInput,
     UsageStep,
-    accepted,
     assign,
+    list_accepted,
+    set_usage,
     usage_due,
     usage_vms,
-    with_usage,
     without_usage,
 )
 from outlive.commitments.view import CommitmentView
-from outlive.placement.flavor_groups import groups_by_flavor
+from outlive.placement import groups_by_flavor
 from outlive.resources import CommittedResource, UsageHistory
-from outlive.runtime.controller import Requeue
-from outlive.runtime.metrics import Metrics
-from outlive.store import Store, list_all
-from outlive.store.access import compare_and_swap, read
+from outlive.runtime import Metrics, Requeue
+from outlive.store import Store, compare_and_swap, list_all, read
 
 DURATIONS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 PROJECTS_LIMIT: Final = 100_000
@@ -69,7 +66,7 @@ class UsageRecorder:
     async def record(self, project: str, commitments: Iterable[CommittedResource]) -> None:
         """What is charged to these, all commitments of the project."""
         now, found = self._clock.now(), list(commitments)
-        month, charged = month_of(now), charged_now(found, now)
+        month, charged = month_of(now), charges_by_uuid(found, now)
         if self._known.get(project) == (month, charged):
             return
         known = await read(self._store, UsageHistory, history_name(project, month))
@@ -80,10 +77,10 @@ class UsageRecorder:
             if one.spec.end_time is not None and is_over(one.spec, now)
         }
         if known is None:
-            before = await self._closed(project, month_before(month), ends)
+            before = await self._close_month(project, month_before(month), ends)
 
         def change(history: UsageHistory | None) -> UsageHistory | None:
-            made = recorded(history or begun(project, month, before), charged, now, ends)
+            made = record_charges(history or begin_month(project, month, before), charged, now, ends)
             return made if made.commitments else None
 
         await compare_and_swap(
@@ -98,11 +95,13 @@ class UsageRecorder:
         while len(self._known) > PROJECTS_LIMIT:
             del self._known[next(iter(self._known))]
 
-    async def _closed(self, project: str, month: str, ends: Mapping[str, float]) -> UsageHistory | None:
+    async def _close_month(self, project: str, month: str, ends: Mapping[str, float]) -> UsageHistory | None:
         """The document of a month that is over, with the commitments closed that ended in it."""
 
         def change(history: UsageHistory | None) -> UsageHistory | None:
-            closed = recorded(history, still_charged(history, ends), self._clock.now(), ends) if history else None
+            closed = (
+                record_charges(history, list_still_charged(history, ends), self._clock.now(), ends) if history else None
+            )
             return closed if closed is not history else None
 
         return await compare_and_swap(
@@ -145,23 +144,23 @@ class UsageController:
         self._clock = clock
         self._asked: set[str] = set()
         """Projects that are counted although it is not time."""
-        self._seconds = metrics.histogram(
+        self._seconds = metrics.add_histogram(
             "committed_resource_usage_reconcile_duration_seconds",
             "Time to charge the VMs of one project",
             ("result",),
             buckets=DURATIONS,
         )
-        self._ages = metrics.histogram(
+        self._ages = metrics.add_histogram(
             "committed_resource_usage_status_age_seconds",
             "Age of a commitment's usage when it is written anew",
             buckets=AGES,
         )
-        self._assigned = metrics.gauge(
+        self._assigned = metrics.add_gauge(
             "committed_resource_usage_assigned_vms_total", "VMs that are charged to commitments", ("project_id",)
         )
 
     @staticmethod
-    def of_commitment(old: CommittedResource | None, new: CommittedResource | None) -> Iterable[str]:
+    def keys_of_commitment(old: CommittedResource | None, new: CommittedResource | None) -> Iterable[str]:
         """The project of a commitment of which something else is promised or said; its usage alone wakes nobody."""
         if (
             old is not None
@@ -182,7 +181,7 @@ class UsageController:
     async def reconcile(self, key: str) -> Requeue | None:
         """One project."""
         now, cooldown_s = self._clock.now(), self._settings.usage_cooldown_interval
-        found = self._view.informers.commitments.by_index(BY_PROJECT, key)
+        found = self._view.informers.commitments.list_by_index(BY_PROJECT, key)
         dues = [(one, usage_due(one, now=now, cooldown_s=cooldown_s)) for one in found]
         await self._applier.write_statuses({one.name: _clear for one, due in dues if due.step is UsageStep.CLEAR})
         again = [due.again_s for _, due in dues if due.again_s]
@@ -192,19 +191,28 @@ class UsageController:
             again = [due.again_s for _, due in dues if due.again_s and due.step is UsageStep.NOTHING] + [cooldown_s]
         if not any(due.step in (UsageStep.COUNT, UsageStep.WAIT) for _, due in dues):
             self._assigned.remove(key)
-        await self._recorder.record(key, self._view.informers.commitments.by_index(BY_PROJECT, key))
+        await self._recorder.record(key, self._view.informers.commitments.list_by_index(BY_PROJECT, key))
         return Requeue(min(again)) if again else None
 
     async def _count(self, project: str, found: Iterable[CommittedResource], now: float) -> None:
         begun = self._clock.monotonic()
         try:
-            charges = self._charges(project, found, now)
+            commitments = list_accepted(found, now)
+            by_flavor = groups_by_flavor(self._view.groups_by_name().values())
+            if not by_flavor:
+                raise Unavailable("flavor groups are not known yet", remedy="import flavors")
+            vms = usage_vms(self._view.vms_of(project), by_flavor, {one.zone for one in commitments})
+            assigned = assign(UsageInput(commitments=tuple(commitments), vms=tuple(vms), now=now)).charges
+            self._assigned.labels(project).set(len({vm for charge in assigned for vm in charge.vms}))
+            charges = {charge.uuid: charge for charge in assigned}
             changes: dict[str, StatusChange] = {}
             for one in found:
                 charge = charges.pop(one.spec.commitment_uuid, None)  # a uuid counts once
                 if charge is not None:
-                    self._observe_age(one, now)
-                    changes[one.name] = partial(self._charged, charge, one.metadata.generation, now)
+                    last = one.status.last_usage_reconcile_at
+                    if last is not None:
+                        self._ages.labels().observe(max(0.0, now - as_instant(last)))
+                    changes[one.name] = partial(self._record_charge, charge, one.metadata.generation, now)
                 elif one.status.assigned_instances or one.status.used_resources:
                     changes[one.name] = _clear  # nothing that was accepted of it is active, so others have its VMs
             await self._applier.write_statuses(changes)
@@ -213,30 +221,14 @@ class UsageController:
             raise
         self._seconds.labels("success").observe(self._clock.monotonic() - begun)
 
-    def _charges(self, project: str, found: Iterable[CommittedResource], now: float) -> dict[str, Charge]:
-        commitments = accepted(found, now)
-        by_flavor = groups_by_flavor(self._view.groups().values())
-        if not by_flavor:
-            raise Unavailable("flavor groups are not known yet", remedy="import flavors")
-        zones = {one.zone for one in commitments}
-        vms = usage_vms(self._view.vms_of(project), by_flavor, zones)
-        charges = assign(UsageInput(commitments=tuple(commitments), vms=tuple(vms), now=now)).charges
-        self._assigned.labels(project).set(len({vm for charge in charges for vm in charge.vms}))
-        return {charge.uuid: charge for charge in charges}
-
-    def _charged(
+    def _record_charge(
         self, charge: Charge, generation: int, now: float, found: CommittedResource | None
     ) -> CommittedResource | None:
         if found is None or not is_active(found.spec, now):
             return None
-        status = with_usage(found.status, charge, generation=generation, now=as_datetime(int(now)))
+        status = set_usage(found.status, charge, generation=generation, now=as_datetime(int(now)))
         found = replace(found, status=status)
-        return replace(found, status=replace(status, status_summary=summary(found, now)))
-
-    def _observe_age(self, one: CommittedResource, now: float) -> None:
-        last = one.status.last_usage_reconcile_at
-        if last is not None:
-            self._ages.labels().observe(max(0.0, now - as_instant(last)))
+        return replace(found, status=replace(status, status_summary=summarise(found, now)))
 
 
 def _clear(found: CommittedResource | None) -> CommittedResource | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from outlive.base.errors import NotFound, OutliveError, Unavailable
-from outlive.base.phrases import listing
-from outlive.drivers.bmc.driver import LIMIT_S, Credential, CredentialSource, Driver, Order, Target
+from outlive.base import NotFound, OutliveError, Unavailable, join_parts
+from outlive.drivers.bmc.driver import LIMIT_S, BmcTarget, Credential, CredentialSource, Driver, PowerOrder
 from outlive.drivers.bmc.ipmi import IpmiDriver
 from outlive.drivers.bmc.program import ProgramDriver
 from outlive.drivers.bmc.redfish import RedfishDriver
@@ -31,44 +30,51 @@ class PowerControllers:
 
     async def read(self, host: Hypervisor) -> PowerReading:
         """See ``PowerPort``."""
-        reading = await self._send(Order.READ, host)
+        reading = await self._send(PowerOrder.READ, host)
         assert reading is not None
         return reading
 
-    async def off(self, host: Hypervisor) -> None:
+    async def power_off(self, host: Hypervisor) -> None:
         """See ``PowerPort``."""
-        await self._send(Order.OFF, host)
+        await self._send(PowerOrder.OFF, host)
 
-    async def on(self, host: Hypervisor) -> None:
+    async def power_on(self, host: Hypervisor) -> None:
         """See ``PowerPort``."""
-        await self._send(Order.ON, host)
+        await self._send(PowerOrder.ON, host)
 
     async def check(self, host: Hypervisor) -> str:
         """See ``PowerPort``."""
-        driver, target = await self._reached(host)
+        driver, target = await self._find_driver(host)
         return await driver.check(target)
 
-    async def _send(self, order: Order, host: Hypervisor) -> PowerReading | None:
-        driver, target = await self._reached(host)
+    async def _send(self, order: PowerOrder, host: Hypervisor) -> PowerReading | None:
+        driver, target = await self._find_driver(host)
         return await driver.send(order, target)
 
-    async def _reached(self, host: Hypervisor) -> tuple[Driver, Target]:
+    async def _find_driver(self, host: Hypervisor) -> tuple[Driver, BmcTarget]:
         """The driver of its BMC, and what the driver needs."""
         fencing = host.spec.fencing
         if fencing.driver in NONE:
-            raise NotFound(f"{host.name} has no power controller", remedy="give it one in spec.fencing")
+            raise NotFound(f"{host.name} has no BMC", remedy="give it one in spec.fencing")
         driver = self._drivers.get(fencing.driver)
         if driver is None:
-            why = f"driver {fencing.driver!r} is none of {listing(tuple(self._drivers))}"
+            why = f"driver {fencing.driver!r} is none of {join_parts(tuple(self._drivers))}"
             raise Unavailable(why, remedy="see spec.fencing.driver")
         if unknown := sorted(set(fencing.options) - driver.options):
-            why = f"driver {fencing.driver} has no option {listing(unknown)}"
-            raise Unavailable(why, remedy=f"its options are {listing(sorted(driver.options))}")
-        credential = await self._credential(fencing.secret)
+            why = f"driver {fencing.driver} has no option {join_parts(unknown)}"
+            raise Unavailable(why, remedy=f"its options are {join_parts(sorted(driver.options))}")
+        credential = Credential()
+        if fencing.secret:
+            try:
+                credential = await self._credentials(fencing.secret)
+            except Unavailable:
+                raise
+            except OutliveError as error:  # nothing was sent yet, whatever is wrong with it
+                raise Unavailable(error.message, remedy=error.remedy) from error
         if credential.addresses and fencing.address not in credential.addresses:
             why = f"secret {fencing.secret} is not for the controller at {fencing.address}"
             raise Unavailable(why, remedy=f"outlive secret set {fencing.secret} --address, once for each controller")
-        target = Target(
+        target = BmcTarget(
             host=host.name,
             address=fencing.address,
             options=fencing.options,
@@ -78,14 +84,3 @@ class PowerControllers:
             limit_s=self._limit_s,
         )
         return driver, target
-
-    async def _credential(self, secret: str) -> Credential:
-        """Nothing was sent yet, whatever is wrong with it."""
-        if not secret:
-            return Credential()
-        try:
-            return await self._credentials(secret)
-        except Unavailable:
-            raise
-        except OutliveError as error:
-            raise Unavailable(error.message, remedy=error.remedy) from error

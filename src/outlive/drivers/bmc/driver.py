@@ -1,4 +1,4 @@
-"""What every driver of power controllers is given, and says: one host, one order, one answer."""
+"""What every driver of BMCs is given, and says: one host, one order, one answer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
-from outlive.base.errors import Unavailable
-from outlive.node.fencing.identity import is_unset, system_key
+from outlive.base import Unavailable
+from outlive.node.fencing import is_unset, system_key
 from outlive.node.ports import PowerReading, PowerRefused
 
 SAID_LENGTH: Final = 200
@@ -18,7 +18,7 @@ LIMIT_S: Final = 120.0
 """After so long a driver gives up by itself; callers have limits of their own."""
 
 
-class Order(StrEnum):
+class PowerOrder(StrEnum):
     """What a controller is asked for: one of these in a call."""
 
     READ = "read"
@@ -41,7 +41,7 @@ CredentialSource = Callable[[str], Awaitable[Credential]]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BmcTarget:
     """One controller, and how it is reached."""
 
     host: str
@@ -53,11 +53,11 @@ class Target:
     """What is recorded of its host's system; it only decides in which order bytes are read."""
     limit_s: float
 
-    def option(self, name: str, default: str = "") -> str:
+    def get_option(self, name: str, default: str = "") -> str:
         """What its host's ``spec.fencing.options`` says."""
         return self.options.get(name, default)
 
-    def unavailable(self, why: str, remedy: str) -> Unavailable:
+    def unavailable_error(self, why: str, remedy: str) -> Unavailable:
         """Nothing happened, and nothing will."""
         return Unavailable(why, remedy=remedy)
 
@@ -68,14 +68,14 @@ class Driver(Protocol):
     options: frozenset[str]
     """Names that its host's ``spec.fencing.options`` may have."""
 
-    async def send(self, order: Order, target: Target) -> PowerReading | None:
+    async def send(self, order: PowerOrder, target: BmcTarget) -> PowerReading | None:
         """Carry out one order; a reading is the answer to ``READ`` only.
 
         ``Unavailable``: nothing happened, and nothing will. ``Unknown``: it may have been switched.
         """
         ...
 
-    async def check(self, target: Target) -> str:
+    async def check(self, target: BmcTarget) -> str:
         """See ``PowerPort.check``."""
         ...
 
@@ -95,11 +95,11 @@ def failure_of(text: str, failures: Iterable[Failure], **given: str) -> Unavaila
     folded = text.casefold()
     found = next((one for one in failures if one.words in folded), Failure("", "it failed: {text}", "see its log"))
     kind = PowerRefused if found.answered else Unavailable
-    given = {"text": quoted(text), **given}
+    given = {"text": quote_last_line(text), **given}
     return kind(found.why.format(**given), remedy=found.remedy.format(**given))
 
 
-def quoted(text: str) -> str:
+def quote_last_line(text: str) -> str:
     """The last line of what somebody else printed, without control characters and not too long."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = "".join(one if one.isprintable() else " " for one in lines[-1]) if lines else ""

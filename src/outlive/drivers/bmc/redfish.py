@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from outlive.base.errors import Unavailable, Unknown
-from outlive.drivers.bmc.driver import Credential, Failure, Order, Target, failure_of, quoted, uuid_of
+from outlive.base import Unavailable, Unknown
+from outlive.drivers.bmc.driver import BmcTarget, Credential, Failure, PowerOrder, failure_of, quote_last_line, uuid_of
 from outlive.drivers.commands import run
 from outlive.node.ports import PowerReading, PowerState
 
@@ -36,7 +36,7 @@ SPARE_S: Final = 2.0
 """For starting the child."""
 FINGERPRINT: Final = re.compile(r"sha256:(?:[0-9a-f]{2}:?){32}", re.IGNORECASE)
 _STATES: Final = {"On": PowerState.ON, "Off": PowerState.OFF}
-_RESETS: Final = {Order.READ: "", Order.OFF: "ForceOff", Order.ON: "On"}
+_RESETS: Final = {PowerOrder.READ: "", PowerOrder.OFF: "ForceOff", PowerOrder.ON: "On"}
 AUTHS: Final = ("", "basic", "session")
 KEPT: Final = 10_000
 """BMCs of which something is kept between calls; of more, the least lately used is forgotten."""
@@ -72,7 +72,7 @@ _ERRORS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _BmcCache:
     """What is kept of a BMC between calls."""
 
     session: dict[str, str] | None = None
@@ -86,50 +86,55 @@ class RedfishDriver:
     options = frozenset({"fingerprint", "certificateAuthority", "insecure", "auth"})
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, Credential], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, Credential], _BmcCache] = OrderedDict()
 
-    async def send(self, order: Order, target: Target) -> PowerReading | None:
+    async def send(self, order: PowerOrder, target: BmcTarget) -> PowerReading | None:
         """See ``Driver``."""
-        url = _url(target)
+        url = _system_url(target)
         said, err = await self._call(url, target, reset=_RESETS[order])
-        if order is Order.READ:
+        if order is PowerOrder.READ:
             if "system" in said:
                 return reading_of(said["system"], target.expected_uuid)
-            raise _failure(said, url, err, target)
+            raise _build_failure(said, url, err, target)
         status = said.get("status")
         if isinstance(status, int) and 200 <= status < 300:
             return None
         if isinstance(status, int) and (status in (401, 403, 404, 405) or status == 503):
-            raise _failure({**said, "error": f"status-{status}"}, url, "", target)
+            raise _build_failure({**said, "error": f"status-{status}"}, url, "", target)
         if isinstance(status, int) and status in (400, 409) and _STATES.get(str(said.get("state"))) == str(order):
             return None  # it is in that state already
         if said.get("sent", True) and not str(said.get("error", "")).startswith("status-"):
             why = message_of(str(said.get("text") or said.get("error") or err or "no answer"))
             raise Unknown(f"it may or may not switch {order}: {why}", remedy="its state says whether it did")
-        raise _failure(said, url, err, target)
+        raise _build_failure(said, url, err, target)
 
-    async def check(self, target: Target) -> str:
+    async def check(self, target: BmcTarget) -> str:
         """See ``Driver``."""
-        said, _ = await self._call(_url(target), target, check=True)
+        said, _ = await self._call(_system_url(target), target, check=True)
         return obstacle_of(said, target.credential.username)
 
     async def _call(
-        self, url: str, target: Target, *, reset: str = "", check: bool = False
+        self, url: str, target: BmcTarget, *, reset: str = "", check: bool = False
     ) -> tuple[dict[str, Any], str]:
         """What the child printed, and its errors."""
-        auth = target.option("auth")
+        auth = target.get_option("auth")
         if auth not in AUTHS:
-            raise target.unavailable(f"auth {auth!r} is neither basic nor session", "see spec.fencing.options")
+            raise target.unavailable_error(f"auth {auth!r} is neither basic nor session", "see spec.fencing.options")
+        fingerprint = target.get_option("fingerprint")
+        if fingerprint and FINGERPRINT.fullmatch(fingerprint) is None:
+            raise target.unavailable_error(
+                f"fingerprint {fingerprint!r} is not sha256: and 64 hexadecimal digits", "see spec.fencing.options"
+            )
         key = (url, target.credential)
-        kept = self._kept.get(key, _Kept())
+        kept = self._kept.get(key, _BmcCache())
         given = {
             "url": url,
             "username": target.credential.username,
             "password": target.credential.password,
             "limitS": target.limit_s,
-            "insecure": target.option("insecure") == "true",
-            "fingerprint": _fingerprint(target),
-            "certificateAuthority": target.option("certificateAuthority"),
+            "insecure": target.get_option("insecure") == "true",
+            "fingerprint": fingerprint,
+            "certificateAuthority": target.get_option("certificateAuthority"),
             "auth": auth,
             "session": None if auth == "basic" else kept.session,
             "reset": reset,
@@ -138,17 +143,14 @@ class RedfishDriver:
         }
         argv = [sys.executable, "-I", "-S", str(CHILD), "{given}"]
         ended = await run(argv, limit_s=target.limit_s + SPARE_S, feeds={"{given}": json.dumps(given).encode()})
-        said = _said(ended.out or ended.partial)
+        said = _parse_answer(ended.out or ended.partial)
         if said:
-            session = said.get("session")
-            self._keep(key, _Kept(session if isinstance(session, dict) else None, said.get("target") or kept.target))
+            session = said.get("session") if isinstance(said.get("session"), dict) else None
+            self._kept[key] = _BmcCache(session, said.get("target") or kept.target)
+            self._kept.move_to_end(key)
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
         return said, ended.err
-
-    def _keep(self, key: tuple[str, Credential], kept: _Kept) -> None:
-        self._kept[key] = kept
-        self._kept.move_to_end(key)
-        if len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
 
 
 def reading_of(system: Any, expected_uuid: str = "") -> PowerReading:
@@ -157,11 +159,11 @@ def reading_of(system: Any, expected_uuid: str = "") -> PowerReading:
     said, state = document.get("UUID"), document.get("PowerState")
     return PowerReading(
         state=_STATES.get(state, PowerState.UNKNOWN) if isinstance(state, str) else PowerState.UNKNOWN,
-        system_uuid=_identity(said, expected_uuid) if isinstance(said, str) else "",
+        system_uuid=_normalise_uuid(said, expected_uuid) if isinstance(said, str) else "",
     )
 
 
-def _identity(said: str, expected: str) -> str:
+def _normalise_uuid(said: str, expected: str) -> str:
     try:
         raw = uuid.UUID(said).bytes
     except ValueError:
@@ -173,30 +175,33 @@ def _identity(said: str, expected: str) -> str:
 def obstacle_of(said: dict[str, Any], user: str) -> str:
     """What would refuse an order to switch off, by what system and account say; empty: nothing that is known."""
     allowed, role = said.get("allowed"), said.get("role")
-    off = _RESETS[Order.OFF]
+    off = _RESETS[PowerOrder.OFF]
     if isinstance(allowed, list) and allowed and off not in allowed:
-        return f"its system does not take {off}, only {quoted(', '.join(map(str, allowed)))}: see its firmware"
+        return f"its system does not take {off}, only {quote_last_line(', '.join(map(str, allowed)))}: see its firmware"
     if isinstance(role, dict):
         named, privileges = role.get("id"), role.get("privileges")
         if CONFIGURE not in privileges if isinstance(privileges, list) else named == "ReadOnly":
-            return f"its user {user} may not switch it off (role {quoted(str(named))}): give it the role Operator there"
+            return (
+                f"its user {user} may not switch it off (role {quote_last_line(str(named))}): give it the role "
+                "Operator there"
+            )
     return ""
 
 
 def message_of(text: str) -> str:
     """What a Redfish error says, in one line: its messages, else its text."""
-    error = _said(text).get("error")
+    error = _parse_answer(text).get("error")
     if not isinstance(error, dict):
-        return quoted(text)
+        return quote_last_line(text)
     details = error.get("@Message.ExtendedInfo")
     listed = details if isinstance(details, list) else [details]
     messages = [one.get("Message") or one.get("MessageId") for one in listed if isinstance(one, dict)]
     found = [one for one in (*messages, error.get("message"), error.get("code")) if isinstance(one, str) and one]
     shown = [one for one in found if one in messages] or found[:1]
-    return quoted("; ".join(" ".join(one.split()) for one in shown))
+    return quote_last_line("; ".join(" ".join(one.split()) for one in shown))
 
 
-def _said(text: str) -> dict[str, Any]:
+def _parse_answer(text: str) -> dict[str, Any]:
     try:
         said = json.loads(text)
     except ValueError:
@@ -204,7 +209,7 @@ def _said(text: str) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _failure(said: dict[str, Any], url: str, err: str, target: Target) -> Unavailable:
+def _build_failure(said: dict[str, Any], url: str, err: str, target: BmcTarget) -> Unavailable:
     word = str(said.get("error", "silent" if not err.strip() else "settings"))
     return failure_of(
         word,
@@ -218,16 +223,7 @@ def _failure(said: dict[str, Any], url: str, err: str, target: Target) -> Unavai
     )
 
 
-def _fingerprint(target: Target) -> str:
-    said = target.option("fingerprint")
-    if said and FINGERPRINT.fullmatch(said) is None:
-        raise target.unavailable(
-            f"fingerprint {said!r} is not sha256: and 64 hexadecimal digits", "see spec.fencing.options"
-        )
-    return said
-
-
-def _url(target: Target) -> str:
+def _system_url(target: BmcTarget) -> str:
     """The URL of the system; ``Unavailable`` where it is none, or would carry a password in the clear."""
     text = target.address if "://" in target.address else f"https://{target.address}"
     try:
@@ -244,10 +240,10 @@ def _url(target: Target) -> str:
         or parts.fragment
     ):
         why = f"its address {target.address!r} is no host and no URL of a system"
-        raise target.unavailable(why, "see spec.fencing.address, such as https://10.0.0.5/redfish/v1/Systems/1")
-    if parts.scheme == "http" and target.option("insecure") != "true" and not _is_loopback(host):
+        raise target.unavailable_error(why, "see spec.fencing.address, such as https://10.0.0.5/redfish/v1/Systems/1")
+    if parts.scheme == "http" and target.get_option("insecure") != "true" and not _is_loopback(host):
         why = f"{target.address} would carry its password in the clear"
-        raise target.unavailable(why, 'use https, or set spec.fencing.options.insecure to "true"')
+        raise target.unavailable_error(why, 'use https, or set spec.fencing.options.insecure to "true"')
     return text
 
 

@@ -50,7 +50,7 @@ class Failed(Exception):
         self.word, self.text = word, text
 
 
-class Controller:
+class RedfishConnection:
     """One connection."""
 
     def __init__(self, given: dict[str, Any]) -> None:
@@ -63,7 +63,9 @@ class Controller:
         host, port = parts.hostname or "", parts.port
         self._place = (parts.scheme, host, port or _port_of(parts.scheme))
         if parts.scheme == "https":
-            self._connection = http.client.HTTPSConnection(host, port, timeout=given["limitS"], context=_context(given))
+            self._connection = http.client.HTTPSConnection(
+                host, port, timeout=given["limitS"], context=_build_tls_context(given)
+            )
         else:
             self._connection = http.client.HTTPConnection(host, port, timeout=given["limitS"])  # type: ignore[assignment]
 
@@ -81,10 +83,10 @@ class Controller:
             if said != wanted:
                 raise Failed("fingerprint", f"sha256:{said}")
 
-    def system(self) -> dict[str, Any]:
+    def read_system(self) -> dict[str, Any]:
         """The system; asked for where the address names none."""
         if self._path.rstrip("/") in ("", "/redfish", "/redfish/v1"):
-            paths = _members(self.get(SYSTEMS))
+            paths = _member_paths(self.get(SYSTEMS))
             if len(paths) != 1:
                 raise Failed("systems", ", ".join(paths))
             self._path = paths[0]
@@ -92,74 +94,72 @@ class Controller:
 
     def target_of(self, system: dict[str, Any]) -> str:
         """Where the system takes orders, as it says, else where the specification has it."""
-        target = _at(system, "Actions", RESET, "target")
+        target = _get_path(system, "Actions", RESET, "target")
         default = f"{self._path.rstrip('/')}/Actions/ComputerSystem.Reset"
         return target if isinstance(target, str) and target else default
 
     def allowed_of(self, system: dict[str, Any]) -> list[Any] | None:
         """The reset types that the system takes; ``None`` where it does not say."""
-        action = _at(system, "Actions", RESET)
-        allowed = _at(action, "ResetType@Redfish.AllowableValues")
-        info = _at(action, "@Redfish.ActionInfo")
+        action = _get_path(system, "Actions", RESET)
+        allowed = _get_path(action, "ResetType@Redfish.AllowableValues")
+        info = _get_path(action, "@Redfish.ActionInfo")
         if not isinstance(allowed, list) and isinstance(info, str):
-            parameters = _at(self.get(info), "Parameters") or []
-            found = [_at(one, "AllowableValues") for one in parameters if _at(one, "Name") == "ResetType"]
+            parameters = _get_path(self.get(info), "Parameters") or []
+            found = [_get_path(one, "AllowableValues") for one in parameters if _get_path(one, "Name") == "ResetType"]
             allowed = found[0] if found else None
         return allowed if isinstance(allowed, list) else None
 
-    def role(self) -> dict[str, Any] | None:
+    def read_role(self) -> dict[str, Any] | None:
         """Role of our own account and its privileges; ``None`` where the service does not let us read that."""
-        service = _at(self.get(ROOT), "AccountService", "@odata.id")
-        accounts = _at(self.get(service), "Accounts", "@odata.id") if isinstance(service, str) else None
-        for path in _members(self.get(accounts))[:ACCOUNTS_READ] if isinstance(accounts, str) else []:
+        service = _get_path(self.get(ROOT), "AccountService", "@odata.id")
+        accounts = _get_path(self.get(service), "Accounts", "@odata.id") if isinstance(service, str) else None
+        for path in _member_paths(self.get(accounts))[:ACCOUNTS_READ] if isinstance(accounts, str) else []:
             account = self.get(path)
             if account.get("UserName") == self._given["username"]:
-                link = _at(account, "Links", "Role", "@odata.id")
-                privileges = _at(self.get(link), "AssignedPrivileges") if isinstance(link, str) else None
+                link = _get_path(account, "Links", "Role", "@odata.id")
+                privileges = _get_path(self.get(link), "AssignedPrivileges") if isinstance(link, str) else None
                 return {"id": account.get("RoleId"), "privileges": privileges}
         return None
 
     def get(self, path: str) -> dict[str, Any]:
         """One document."""
-        status, text = self._authorized("GET", path, None)
+        status, text = self._request_authorized("GET", path, None)
         if status != 200:
             raise Failed(f"status-{status}", text)
-        return _document(text)
+        return _parse_document(text)
 
-    def reset(self, path: str, kind: str) -> tuple[int, str]:
+    def order_reset(self, path: str, kind: str) -> tuple[int, str]:
         """The order."""
         self.sent = True
-        return self._authorized("POST", path, json.dumps({"ResetType": kind}))
+        return self._request_authorized("POST", path, json.dumps({"ResetType": kind}))
 
-    def _authorized(self, method: str, path: str, body: str | None) -> tuple[int, str]:
+    def _request_authorized(self, method: str, path: str, body: str | None) -> tuple[int, str]:
         """A request with whatever the service takes from us; an order that is answered with 401 was not carried out."""
         auth = self._given["auth"]
         if self.session is None and auth == "session":
             self._log_in()
-        status, text, _ = self._request(method, path, body, self._authorization())
+        status, text, _ = self._request(method, path, body, self._authorization_header())
         if status != 401 or auth == "basic":
             return status, text
-        if self.session is None and not self._has_sessions():
-            return status, text
+        if self.session is None:  # the service root, which is read without a password, names the place for sessions
+            found, root, _ = self._request("GET", ROOT, None, {})
+            place = _get_path(_parse_document(root), "Links", "Sessions", "@odata.id") if found == 200 else None
+            if not isinstance(place, str):
+                return status, text
         self.session = None
         self._log_in()
-        status, text, _ = self._request(method, path, body, self._authorization())
+        status, text, _ = self._request(method, path, body, self._authorization_header())
         return status, text
 
-    def _authorization(self) -> dict[str, str]:
+    def _authorization_header(self) -> dict[str, str]:
         if self.session is not None:
             return {"X-Auth-Token": self.session["token"]}
         token = base64.b64encode(f"{self._given['username']}:{self._given['password']}".encode()).decode()
         return {"Authorization": f"Basic {token}"}
 
-    def _has_sessions(self) -> bool:
-        """Whether the service root, which is read without a password, names a place for sessions."""
-        status, text, _ = self._request("GET", ROOT, None, {})
-        return status == 200 and isinstance(_at(_document(text), "Links", "Sessions", "@odata.id"), str)
-
     def _log_in(self) -> None:
         status, text, _ = self._request("GET", ROOT, None, {})
-        named = _at(_document(text), "Links", "Sessions", "@odata.id") if status == 200 else None
+        named = _get_path(_parse_document(text), "Links", "Sessions", "@odata.id") if status == 200 else None
         body = json.dumps({"UserName": self._given["username"], "Password": self._given["password"]})
         status, text, headers = self._request("POST", named if isinstance(named, str) else SESSIONS, body, {})
         token = headers.get("X-Auth-Token")
@@ -186,10 +186,10 @@ class Controller:
                 raise Failed("answer", f"more than {ANSWER_BYTES} bytes")
             if answer.status not in REDIRECTS or followed == REDIRECTS_FOLLOWED:
                 break
-            path = self._slashed(path, answer.headers.get("Location") or "")
+            path = self._follow_redirect(path, answer.headers.get("Location") or "")
         return answer.status, raw.decode("utf-8-sig", errors="replace"), answer.headers
 
-    def _slashed(self, path: str, location: str) -> str:
+    def _follow_redirect(self, path: str, location: str) -> str:
         """Where a redirect leads that only adds or removes the slash at the end of the path."""
         there = urlsplit(location)
         scheme = there.scheme or self._place[0]
@@ -203,21 +203,21 @@ def _port_of(scheme: str) -> int:
     return 443 if scheme == "https" else 80
 
 
-def _at(document: Any, *names: str) -> Any:
+def _get_path(document: Any, *names: str) -> Any:
     """The member of a member of a document; ``None`` where there is none."""
     for name in names:
         document = document.get(name) if isinstance(document, dict) else None
     return document
 
 
-def _members(collection: dict[str, Any]) -> list[str]:
+def _member_paths(collection: dict[str, Any]) -> list[str]:
     """Paths of a collection's members."""
     members = collection.get("Members")
-    paths = [_at(one, "@odata.id") for one in members] if isinstance(members, list) else []
+    paths = [_get_path(one, "@odata.id") for one in members] if isinstance(members, list) else []
     return [one for one in paths if isinstance(one, str)]
 
 
-def _document(text: str) -> dict[str, Any]:
+def _parse_document(text: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except ValueError:
@@ -227,7 +227,7 @@ def _document(text: str) -> dict[str, Any]:
     return document
 
 
-def _context(given: dict[str, Any]) -> ssl.SSLContext:
+def _build_tls_context(given: dict[str, Any]) -> ssl.SSLContext:
     if given["fingerprint"] or given["insecure"]:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
@@ -236,39 +236,34 @@ def _context(given: dict[str, Any]) -> ssl.SSLContext:
     return ssl.create_default_context(cadata=given["certificateAuthority"] or None)
 
 
-def _answer(controller: Controller, given: dict[str, Any]) -> dict[str, Any]:
+def _compute_answer(controller: RedfishConnection, given: dict[str, Any]) -> dict[str, Any]:
     kind: str = given["reset"]
     if not kind:
-        system = controller.system()
-        read = {"system": system, "target": controller.target_of(system)}
-        return {**read, **_obstacles(controller, system)} if given["check"] else read
-    target: str = given["target"] or controller.target_of(controller.system())
-    status, text = controller.reset(target, kind)
+        system = controller.read_system()
+        found: dict[str, Any] = {"system": system, "target": controller.target_of(system)}
+        obstacles = (("allowed", lambda: controller.allowed_of(system)), ("role", controller.read_role))
+        for name, read in obstacles if given["check"] else ():
+            try:
+                found[name] = read()
+            except Failed:  # it does not let us read that
+                found[name] = None
+        return found
+    target: str = given["target"] or controller.target_of(controller.read_system())
+    status, text = controller.order_reset(target, kind)
     if status == 404 and given["target"]:  # it was somewhere else the last time
-        target = controller.target_of(controller.system())
-        status, text = controller.reset(target, kind)
-    state = controller.system().get("PowerState") if status in (400, 409) else None
+        target = controller.target_of(controller.read_system())
+        status, text = controller.order_reset(target, kind)
+    state = controller.read_system().get("PowerState") if status in (400, 409) else None
     return {"sent": True, "status": status, "text": text, "state": state, "target": target}
-
-
-def _obstacles(controller: Controller, system: dict[str, Any]) -> dict[str, Any]:
-    """What it says that bears on orders; nothing where it does not let us read that."""
-    found: dict[str, Any] = {}
-    for name, read in (("allowed", lambda: controller.allowed_of(system)), ("role", controller.role)):
-        try:
-            found[name] = read()
-        except Failed:
-            found[name] = None
-    return found
 
 
 def answer(given: dict[str, Any]) -> dict[str, Any]:
     """What is printed."""
-    controller: Controller | None = None
+    controller: RedfishConnection | None = None
     try:
-        controller = Controller(given)
+        controller = RedfishConnection(given)
         controller.connect()
-        return {**_answer(controller, given), "session": controller.session}
+        return {**_compute_answer(controller, given), "session": controller.session}
     except Failed as error:
         word, text = error.word, error.text
     except ssl.SSLCertVerificationError as error:

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
-from outlive.base.clock import Clock, Instant, as_datetime
-from outlive.base.errors import AlreadyExists, NotFound
-from outlive.base.ids import Ids
+from outlive.base import AlreadyExists, Clock, Ids, Instant, NotFound, as_datetime
 from outlive.resources import ObjectRef
 from outlive.resources.foreign import KubernetesEvent
-from outlive.runtime.retention import BackgroundWriter, Waiting
+from outlive.runtime import BackgroundWriter, Waiting
 from outlive.store.kubernetes import KubernetesStore
 
 QUEUE_LIMIT: Final = 1000
@@ -86,7 +84,7 @@ class KubernetesEvents(BackgroundWriter[ObjectEvent]):
         said = (regarding, type, reason, note[:NOTE_CHARACTERS], action or reason, related)
         self.put(said, lambda now: ObjectEvent(*said, first=now))
 
-    def writing(self, waiting: Waiting[ObjectEvent]) -> Callable[[], Awaitable[object]]:
+    def prepare_write(self, waiting: Waiting[ObjectEvent]) -> Callable[[], Awaitable[object]]:
         """Create the event or count on."""
         item = waiting.item
         said = (item.regarding, item.type, item.reason, item.note, item.action, item.related)
@@ -108,7 +106,20 @@ class KubernetesEvents(BackgroundWriter[ObjectEvent]):
                 series.key, series.count, count = self._new_key(waiting.item.regarding), 0, waiting.count
                 progress["count"] = count
         if not series.count:
-            document = self._document(waiting.item, series.key)
+            item, (namespace, _, name) = waiting.item, series.key.partition("/")
+            document: dict[str, Any] = {
+                "apiVersion": KubernetesEvent.info.api_version,
+                "kind": KubernetesEvent.kind(),
+                "metadata": {"name": name, "namespace": namespace},
+                "eventTime": _micro_time(item.first),
+                **self._reporter,
+                "action": item.action[:128],
+                "reason": item.reason[:128],
+                "regarding": _object_reference(item.regarding),
+                **({"related": _object_reference(item.related)} if item.related is not None else {}),
+                "note": item.note,
+                "type": item.type,
+            }
             if count > 1:
                 document["series"] = progress
             path = self._store.path_of(KubernetesEvent, series.key).rpartition("/")[0]
@@ -118,26 +129,10 @@ class KubernetesEvents(BackgroundWriter[ObjectEvent]):
 
     def _new_key(self, regarding: ObjectRef) -> str:
         stem = regarding.name[:NAME_CHARACTERS].rstrip("-.")
-        return f"{regarding.namespace or CLUSTER_NAMESPACE}/{stem}.{self._ids.uuid().replace('-', '')[:16]}"
-
-    def _document(self, item: ObjectEvent, key: str) -> dict[str, Any]:
-        namespace, _, name = key.partition("/")
-        return {
-            "apiVersion": KubernetesEvent.info.api_version,
-            "kind": KubernetesEvent.kind(),
-            "metadata": {"name": name, "namespace": namespace},
-            "eventTime": _micro_time(item.first),
-            **self._reporter,
-            "action": item.action[:128],
-            "reason": item.reason[:128],
-            "regarding": _reference(item.regarding),
-            **({"related": _reference(item.related)} if item.related is not None else {}),
-            "note": item.note,
-            "type": item.type,
-        }
+        return f"{regarding.namespace or CLUSTER_NAMESPACE}/{stem}.{self._ids.new_uuid().replace('-', '')[:16]}"
 
 
-def _reference(about: ObjectRef) -> dict[str, str]:
+def _object_reference(about: ObjectRef) -> dict[str, str]:
     """What is known of the object; a reference that names nothing would be one to nothing."""
     names = {"apiVersion": about.api_version, "kind": about.kind, "name": about.name}
     names |= {"namespace": about.namespace, "uid": about.uid}

@@ -6,19 +6,14 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
+from outlive.base import BadInput, Clock, Ids, Random, get_logger
 from outlive.drivers.kubernetes.events import KubernetesEvents
 from outlive.drivers.kubernetes.verbs import KubernetesVerbs
 from outlive.drivers.ovn.neighbour_table import BridgeNeighbours
-from outlive.network.pod_identities import DEFAULT_IDENTITIES, PodIdentities
-from outlive.network.pod_settings import PodNetworkSettings
-from outlive.resources.codec import convert
-from outlive.roles.up import PodCluster
-from outlive.runtime.config import parse_settings
+from outlive.network import DEFAULT_IDENTITIES, PodIdentities, PodNetworkSettings
+from outlive.resources import convert
+from outlive.roles import PodCluster
+from outlive.runtime import parse_settings
 from outlive.store.kubernetes import KubernetesStore, cluster_access
 
 CONTROLLER: Final = "outlive.dev/network"

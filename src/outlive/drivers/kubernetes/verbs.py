@@ -8,12 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput, Conflict, Invalid, NotFound, OutliveError, Unavailable
-from outlive.resources.codec import decode
+from outlive.base import BadInput, Conflict, Invalid, NotFound, OutliveError, Unavailable
+from outlive.resources import decode
 from outlive.resources.foreign import ForeignResource, KubernetesPod
-from outlive.runtime.cluster_verbs import F, PatchOperation, ServedResource
-from outlive.store.kubernetes import KubernetesStore
-from outlive.store.kubernetes.answers import CRDS_REMEDY
+from outlive.runtime import F, PatchOperation, ServedResource
+from outlive.store.kubernetes import CRDS_REMEDY, KubernetesStore
 
 JSON_PATCH: Final = "application/json-patch+json"
 EVICTION: Final = "pods/eviction"
@@ -21,7 +20,7 @@ UNEXPLAINED: Final = "the server rejected our request due to an error in our req
 """What a server says of a patch that cannot be applied; of an object that its kind does not allow it says more."""
 
 
-class _Served(msgspec.Struct, frozen=True):
+class _ServedList(msgspec.Struct, frozen=True):
     resources: tuple[ServedResource, ...] = ()
 
 
@@ -33,9 +32,9 @@ class KubernetesVerbs:
         self._eviction = ""
         """Group and version of an eviction on this server; empty: it was not discovered yet."""
 
-    async def served(self, api_version: str) -> tuple[ServedResource, ...]:
+    async def list_served(self, api_version: str) -> tuple[ServedResource, ...]:
         """See ``ClusterVerbs``."""
-        with _named("discover", api_version):
+        with _prefix_errors("discover", api_version):
             root = "apis" if "/" in api_version else "api"
             try:
                 answer = await self._store.call("GET", f"/{root}/{api_version}")
@@ -43,14 +42,19 @@ class KubernetesVerbs:
                 if error.remedy != CRDS_REMEDY:
                     raise
                 raise NotFound("the API server has no such API") from None
-            return msgspec.convert(answer, _Served).resources
+            return msgspec.convert(answer, _ServedList).resources
 
     async def evict(self, key: str, *, uid: str = "", grace_s: int | None = None) -> None:
         """See ``ClusterVerbs``; by ``policy/v1`` or ``policy/v1beta1``, whichever the server names."""
-        with _named("evict", f"pod {key}"):
+        with _prefix_errors("evict", f"pod {key}"):
             namespace, _, name = key.partition("/")
+            if not self._eviction:
+                found = [one for one in await self.list_served("v1") if one.name == EVICTION]
+                if not found:
+                    raise Unavailable(f"the API server has no {EVICTION}", remedy="delete the pod instead")
+                self._eviction = f"{found[0].group}/{found[0].version}"
             document = {
-                "apiVersion": await self._eviction_version(),
+                "apiVersion": self._eviction,
                 "kind": "Eviction",
                 "metadata": {"name": name, "namespace": namespace},
                 "deleteOptions": _delete_options(uid, "", grace_s),
@@ -65,7 +69,7 @@ class KubernetesVerbs:
         self, kind: type[ForeignResource], key: str, *, uid: str = "", version: str = "", grace_s: int | None = None
     ) -> None:
         """See ``ClusterVerbs``."""
-        with _named("delete", f"{kind.singular()} {key}"):
+        with _prefix_errors("delete", f"{kind.singular_name()} {key}"):
             await self._store.call("DELETE", self._store.path_of(kind, key), _delete_options(uid, version, grace_s))
 
     async def patch(
@@ -78,7 +82,7 @@ class KubernetesVerbs:
         subresource: str = "",
     ) -> F:
         """See ``ClusterVerbs``."""
-        with _named("patch", f"{kind.singular()} {key}"):
+        with _prefix_errors("patch", f"{kind.singular_name()} {key}"):
             path = self._store.path_of(kind, key) + (f"/{subresource}" if subresource else "")
             # a version that is written must be the present one, which the server answers with a Conflict of its own
             locked = (PatchOperation("replace", "/metadata/resourceVersion", version),) if version else ()
@@ -94,7 +98,7 @@ class KubernetesVerbs:
         self, kind: type[ForeignResource], key: str, subresource: str, document: Mapping[str, Any]
     ) -> dict[str, Any]:
         """See ``ClusterVerbs``."""
-        with _named(f"post {subresource} of", f"{kind.singular()} {key}"):
+        with _prefix_errors(f"post {subresource} of", f"{kind.singular_name()} {key}"):
             found: dict[str, Any] = await self._store.call(
                 "POST", f"{self._store.path_of(kind, key)}/{subresource}", document
             )
@@ -105,22 +109,14 @@ class KubernetesVerbs:
         metadata = document["metadata"]
         name = metadata.get("name") or f"{metadata['generateName']}-"
         key = f"{metadata['namespace']}/{name}" if kind.info.namespaced else name
-        with _named("create", f"{kind.singular()} {key}"):
+        with _prefix_errors("create", f"{kind.singular_name()} {key}"):
             path = self._store.path_of(kind, key).rpartition("/")[0]
             whole = {"apiVersion": kind.info.api_version, "kind": kind.kind(), **document}
             return decode(kind, msgspec.json.encode(await self._store.call("POST", path, whole)))
 
-    async def _eviction_version(self) -> str:
-        if not self._eviction:
-            found = [one for one in await self.served("v1") if one.name == EVICTION]
-            if not found:
-                raise Unavailable(f"the API server has no {EVICTION}", remedy="delete the pod instead")
-            self._eviction = f"{found[0].group}/{found[0].version}"
-        return self._eviction
-
 
 @contextmanager
-def _named(verb: str, what: str) -> Iterator[None]:
+def _prefix_errors(verb: str, what: str) -> Iterator[None]:
     """Name verb and object in the message of every error."""
     try:
         yield

@@ -14,11 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import Unavailable
-from outlive.base.logging import get_logger
+from outlive.base import Unavailable, deadline, get_logger
 from outlive.drivers.libvirt.threads import Threads
-from outlive.node.vm.context import LogEnd, LogStamp
+from outlive.node.vm import LogEnd, LogStamp
 
 ROTATED: Final = (".0", ".1")
 """What follows the name of a former file: virtlogd's, and logrotate's."""
@@ -45,7 +43,7 @@ def make_log(folder: str, vm: str) -> None:
 
 
 class ConsoleFiles:
-    """See the module. One thread reads; while it hangs, whoever asks gets ``Unavailable``."""
+    """See the module. One thread reads; while it hangs, callers get ``Unavailable``."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -53,7 +51,7 @@ class ConsoleFiles:
         self._strange: set[str] = set()
         """Virtual machines whose log was reported to be no file."""
 
-    async def changed(self, known: Mapping[str, LogStamp | None], most: int) -> Mapping[str, LogEnd]:
+    async def read_changed(self, known: Mapping[str, LogStamp | None], most: int) -> Mapping[str, LogEnd]:
         """See ``ConsoleLogs``."""
         answer = self._threads.submit(lambda: self._read(dict(known), most))
         try:
@@ -84,21 +82,21 @@ class ConsoleFiles:
 
 def read_end(path: Path, known: LogStamp | None, most: int) -> LogEnd | None:
     """At most so many bytes of its end, in whole lines; ``None`` where it is as it is known. ``OSError``."""
-    with _opened(path) as file:
+    with _open_log(path) as file:
         now = os.fstat(file)
         stamp = (now.st_ino, now.st_size, now.st_mtime_ns)
         if stamp == known:
             return None
-        raw, whole = _end(file, now.st_size, most)
+        raw, whole = _read_tail(file, now.st_size, most)
     for suffix in ROTATED if whole else ():
-        with contextlib.suppress(OSError), _opened(path.with_name(path.name + suffix)) as file:
-            before, whole = _end(file, os.fstat(file).st_size, most - len(raw))
+        with contextlib.suppress(OSError), _open_log(path.with_name(path.name + suffix)) as file:
+            before, whole = _read_tail(file, os.fstat(file).st_size, most - len(raw))
             raw = before + raw
             break
     return LogEnd(stamp, raw)
 
 
-def _end(file: int, size: int, most: int) -> tuple[bytes, bool]:
+def _read_tail(file: int, size: int, most: int) -> tuple[bytes, bool]:
     """Its last bytes without a line that is not there from its beginning, and whether that is all of it."""
     start = max(0, size - most - 1)
     raw = os.pread(file, size - start, start)
@@ -106,7 +104,7 @@ def _end(file: int, size: int, most: int) -> tuple[bytes, bool]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open_log(path: Path) -> Iterator[int]:
     file = os.open(path, FLAGS | os.O_RDONLY)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):

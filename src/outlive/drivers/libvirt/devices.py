@@ -8,13 +8,12 @@ from typing import Final
 
 import libvirt
 
-from outlive.base.errors import BadInput, OutliveError, Refused
+from outlive.base import BadInput, OutliveError, Refused
 from outlive.drivers.libvirt.places import check_paths
-from outlive.drivers.libvirt.service import Service, text_of
+from outlive.drivers.libvirt.service import LibvirtService, text_of
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.libvirt.xml import METADATA, device_xml
-from outlive.resources import VirtualMachine
-from outlive.resources.devices import Device, devices_of
+from outlive.resources import Device, VirtualMachine, devices_of
 
 LIVE: Final = libvirt.VIR_DOMAIN_AFFECT_LIVE
 
@@ -22,15 +21,15 @@ LIVE: Final = libvirt.VIR_DOMAIN_AFFECT_LIVE
 class Devices:
     """Of the domains of one host; see ``HypervisorPort`` for each."""
 
-    def __init__(self, service: Service, settings: LibvirtSettings, monitors: Container[str] = ()) -> None:
+    def __init__(self, service: LibvirtService, settings: LibvirtSettings, monitors: Container[str] = ()) -> None:
         self._service = service
         self._monitors = monitors
         self._settings = settings
         self._limit_s = float(settings.create_limit)
 
-    async def all(self, vm: str, run_id: str) -> dict[str, str]:
+    async def list_disks(self, vm: str, run_id: str) -> dict[str, str]:
         """By name, with the id of each disk."""
-        found = await self._service.ask(lambda connection: _present(connection, vm, run_id))
+        found = await self._service.ask(lambda connection: _read_devices(connection, vm, run_id))
         if found is None:
             raise Refused(f"{vm} has no run {run_id} here that libvirt knows of", remedy="look at its state")
         return {one.name: one.disk for one in found}
@@ -53,22 +52,22 @@ class Devices:
                 raise Refused(f"{vm.name} does not get {name}: {text_of(error)}", remedy="see libvirt's log") from None
 
     async def _has(self, vm: str, name: str, run_id: str, wanted: str) -> bool:
-        found = (await self.all(vm, run_id)).get(name)
+        found = (await self.list_disks(vm, run_id)).get(name)
         if found not in (None, wanted):
             raise Refused(f"{vm} has another disk as {name}: {found}", remedy="take that away first")
         return found is not None
 
     async def detach(self, vm: str, name: str, run_id: str) -> None:
         """Ask the guest; libvirt waits a few seconds for it."""
-        if name not in await self.all(vm, run_id):
+        if name not in await self.list_disks(vm, run_id):
             return
         try:
             await self._service.call(lambda connection: _detach(connection, vm, run_id, name), self._limit_s)
         except libvirt.libvirtError as error:
-            raise Refused(f"{vm} keeps {name}: {text_of(error)}", remedy="see to its guest, and repeat") from None
+            raise Refused(f"{vm} keeps {name}: {text_of(error)}", remedy="check its guest, and repeat") from None
 
 
-def _present(connection: libvirt.virConnect, vm: str, run_id: str) -> list[Device] | None:
+def _read_devices(connection: libvirt.virConnect, vm: str, run_id: str) -> list[Device] | None:
     """Devices of that run; ``None`` where libvirt has none of it."""
     try:
         domain = connection.lookupByName(vm)
@@ -87,11 +86,11 @@ def _present(connection: libvirt.virConnect, vm: str, run_id: str) -> list[Devic
 
 
 def _attach(connection: libvirt.virConnect, vm: str, run_id: str, xml: str) -> None:
-    if _present(connection, vm, run_id) is not None:
+    if _read_devices(connection, vm, run_id) is not None:
         connection.lookupByName(vm).attachDeviceFlags(xml, LIVE)
 
 
 def _detach(connection: libvirt.virConnect, vm: str, run_id: str, name: str) -> None:
-    found = next((one for one in _present(connection, vm, run_id) or () if one.name == name), None)
+    found = next((one for one in _read_devices(connection, vm, run_id) or () if one.name == name), None)
     if found is not None:
         connection.lookupByName(vm).detachDeviceFlags(ET.tostring(found.element, encoding="unicode"), LIVE)

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from outlive.base.errors import OutliveError
+from outlive.base import OutliveError
 from outlive.drivers.libvirt.processes import GuestProcess
 from outlive.drivers.libvirt.qmp import Qmp
 from outlive.drivers.libvirt.runs import Runs
@@ -45,7 +45,7 @@ class DiskWatch:
         self._silent: dict[str, int] = {}
         """Run whose QEMU did not answer when it was asked last → in which look that was."""
 
-    async def look(self, processes: Sequence[GuestProcess], limit_s: float) -> tuple[DiskIo, ...]:
+    async def read_disk_io(self, processes: Sequence[GuestProcess], limit_s: float) -> tuple[DiskIo, ...]:
         """Of these guests, by name; the kernel is asked in a thread, and waited for no longer than ``limit_s``.
 
         QEMUs that did not answer when they were asked last are asked after all others, so that they keep nobody
@@ -76,21 +76,21 @@ class DiskWatch:
                 await asyncio.gather(*map(ask, in_order))
         for process in processes:
             if process.run_id not in found and process.run_id in self._silent:
-                found[process.run_id] = _silent(process, waiting.get(process.pid, 0))
+                found[process.run_id] = _silent_disk_io(process, waiting.get(process.pid, 0))
         return tuple(sorted(found.values(), key=lambda one: one.vm))
 
     async def _inspect(self, process: GuestProcess, waiting: int) -> DiskIo:
         done: int | None = None
         pending = 0
         with contextlib.suppress(OutliveError, OSError):
-            qmp = await Qmp.open(self._runs.socket(process.vm, process.run_id, "qmp"), ANSWER_S)
+            qmp = await Qmp.open(self._runs.socket_path(process.vm, process.run_id, "qmp"), ANSWER_S)
             try:
                 done = count_answered(await qmp("query-blockstats", ANSWER_S))
                 pending = await self._count_in_use(qmp, process.run_id)
             finally:
                 qmp.close()
         if done is None:
-            return _silent(process, max(pending, waiting))
+            return _silent_disk_io(process, max(pending, waiting))
         return DiskIo(vm=process.vm, run_id=process.run_id, pending=max(pending, waiting), done=done)
 
     async def _count_in_use(self, qmp: Qmp, run_id: str) -> int:
@@ -110,7 +110,7 @@ class DiskWatch:
         return total
 
 
-def _silent(process: GuestProcess, pending: int) -> DiskIo:
+def _silent_disk_io(process: GuestProcess, pending: int) -> DiskIo:
     """A QEMU that does not answer at all waits for something, be it nothing that its threads show."""
     return DiskIo(vm=process.vm, run_id=process.run_id, pending=max(pending, 1), done=None)
 
@@ -124,12 +124,12 @@ def count_answered(stats: Iterable[Mapping[str, Any]]) -> int:
     return found
 
 
-def waiting_threads(pids: Iterable[int], proc: str = "/proc") -> dict[int, int]:
+def waiting_threads(pids: Iterable[int]) -> dict[int, int]:
     """Process → how many of its threads wait in the kernel and hear no signal (state D)."""
     found: dict[int, int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
-            for task in os.scandir(f"{proc}/{pid}/task"):
+            for task in os.scandir(f"/proc/{pid}/task"):
                 with contextlib.suppress(OSError), open(f"{task.path}/stat", "rb") as file:  # noqa: PTH123 - many
                     if file.read().rpartition(b")")[2].split()[0] == b"D":
                         found[pid] = found.get(pid, 0) + 1

@@ -10,10 +10,10 @@ Post-copy needs a way back, and QEMU would let a source run again whose way back
 guest is stopped first (``_switch``): QEMU never starts what did not run when it began to hand over. One that is nearly
 sent without that is called off, because the driver did not stop it. What was let go in post-copy never runs on here.
 
-A daemon that is killed, or whose QEMU answers too late, leaves a source that waits before the last part: whoever looks
-next calls that off. That the last part is let go is written down before it is (``runs.Sending``), so that a QEMU that
-says nothing is taken for what it is. Post-copy of which nothing more arrives is over at its source (``Pace``): QEMU
-would wait for as long as TCP does, with a monitor that may not answer.
+A daemon that is killed, or whose QEMU answers too late, leaves a source that waits before the last part: the next
+daemon that looks calls that off. That the last part is let go is written down before it is (``runs.Sending``), so that
+a QEMU that says nothing is taken for what it is. Post-copy of which nothing more arrives is over at its source
+(``Pace``): QEMU would wait for as long as TCP does, with a monitor that may not answer.
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import OutliveError, Refused, Unavailable, Unknown
-from outlive.base.logging import get_logger
-from outlive.base.processes import start_time
+from outlive.base import OutliveError, Refused, Unavailable, Unknown, get_logger, start_time
 from outlive.drivers.libvirt.qmp import Qmp
-from outlive.drivers.libvirt.runs import PLAIN, POST_COPY, Run, Runs, Sending
+from outlive.drivers.libvirt.runs import PLAIN, POST_COPY, DomainRun, Runs, Sending
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.node.ports import POST_COPY_STALL_S, MigrationProgress, MigrationSettings
 
@@ -72,24 +70,25 @@ ESTABLISHED: Final = "01"
 _log = get_logger("drivers.libvirt")
 
 
-async def listen(runs: Runs, run: Run, settings: LibvirtSettings, tuning: MigrationSettings) -> str:
+async def listen(runs: Runs, run: DomainRun, settings: LibvirtSettings, tuning: MigrationSettings) -> str:
     """Let a run wait for the state of a guest; where it listens. ``Refused`` where no address is set for that."""
     if not settings.migration_address:
         raise Refused("its host has no address to which guests are sent", remedy=NO_ADDRESS)
-    qmp = await Qmp.open(runs.socket(run.vm, run.run_id, "qmp"))
+    qmp = await Qmp.open(runs.socket_path(run.vm, run.run_id, "qmp"))
     try:
         try:
-            await _capabilities(qmp, tuning, {"late-block-activate": True, "postcopy-ram": tuning.post_copy})
+            await _set_capabilities(qmp, tuning, {"late-block-activate": True, "postcopy-ram": tuning.post_copy})
         except Refused as error:
             if not tuning.post_copy:
                 raise
             raise Refused(f"its host cannot receive by post-copy: {error.message}", remedy=NO_POST_COPY) from None
         if tuning.tls:
-            await _tls(qmp, settings, "server")
+            await _set_tls(qmp, settings, "server")
         if tuning.multifd:
             await qmp("migrate-set-parameters", **{"multifd-channels": tuning.multifd})
         first, last = settings.migration_ports
-        address = _bracketed(settings.migration_address)
+        address = settings.migration_address
+        address = f"[{address}]" if ":" in address else address
         await qmp("migrate-incoming", LISTEN_S, uri=f"tcp:{address}:{first},to={last}")
         port = (await qmp("query-migrate"))["socket-address"][0]["port"]
     finally:
@@ -119,13 +118,13 @@ class Moves:
         self._start_devices = start_devices
         self._receiving: dict[str, asyncio.Task[None]] = {}
         self._paces: dict[str, Pace] = {}
-        """By VM, of what is sent, whoever began that."""
+        """By VM, of what is sent, also if an earlier process began that."""
 
     # Asking
 
-    async def says(self, vm: str, run_id: str, limit_s: float) -> tuple[str, dict[str, Any]]:
+    async def ask_qemu(self, vm: str, run_id: str, limit_s: float) -> tuple[str, dict[str, Any]]:
         """What its QEMU is doing, and how far it is with what it sends or receives."""
-        qmp = await Qmp.open(self._runs.socket(vm, run_id, "qmp"), limit_s)
+        qmp = await Qmp.open(self._runs.socket_path(vm, run_id, "qmp"), limit_s)
         try:
             status = str((await qmp("query-status", limit_s))["status"])
             return status, dict(await qmp("query-migrate", limit_s))
@@ -135,22 +134,22 @@ class Moves:
     def is_lost(self, vm: str, found: dict[str, Any]) -> bool:
         """Whether post-copy has ended before its end, or nothing more of it arrives; ``found``: empty where unknown."""
         status = found.get("status", "")
-        late = self._stands_s(vm, found) >= self.post_copy_stall_s
+        late = self._stalled_s(vm, found) >= self.post_copy_stall_s
         return status == BROKEN or (late and (not found or status in SPLIT))
 
-    def _stands_s(self, vm: str, found: dict[str, Any]) -> float:
+    def _stalled_s(self, vm: str, found: dict[str, Any]) -> float:
         """How long it has been no nearer to its end."""
         now_s = asyncio.get_running_loop().time()
         if vm not in self._paces:
-            self._paces = {one: pace for one, pace in self._paces.items() if self._runs.moving(one) is not None}
+            self._paces = {one: pace for one, pace in self._paces.items() if self._runs.find_sending(one) is not None}
             self._paces[vm] = Pace(now_s)
-        return self._paces[vm].stands_s(found, now_s)
+        return self._paces[vm].stalled_s(found, now_s)
 
     async def go_on(self, vm: str, run_id: str) -> None:
         """Let it run; ``Refused`` where its QEMU will not (its disks are open elsewhere)."""
-        if self._runs.moving(vm) is not None:
+        if self._runs.find_sending(vm) is not None:
             self._runs.mark_moving(vm, Sending(*self._me))  # it is not handed over any more
-        qmp = await Qmp.open(self._runs.socket(vm, run_id, "qmp"))
+        qmp = await Qmp.open(self._runs.socket_path(vm, run_id, "qmp"))
         try:
             await qmp("cont")
             if not (await qmp("query-status"))["running"]:
@@ -168,7 +167,7 @@ class Moves:
 
     # Receiving
 
-    def receive(self, run: Run) -> None:
+    def receive(self, run: DomainRun) -> None:
         """See to it that it runs once it has all of the guest, unless it is declined before."""
         key = f"{run.vm}/{run.run_id}"
         if key not in self._receiving:
@@ -176,19 +175,19 @@ class Moves:
             self._receiving[key] = task
             task.add_done_callback(lambda _: self._receiving.pop(key, None))
 
-    async def _receive(self, run: Run) -> None:
+    async def _receive(self, run: DomainRun) -> None:
         try:
-            qmp = await Qmp.open(self._runs.socket(run.vm, run.run_id, "watch"), float("inf"))
+            qmp = await Qmp.open(self._runs.socket_path(run.vm, run.run_id, "watch"), float("inf"))
         except (OutliveError, OSError):
             return
         try:
             while not await _has_arrived(qmp):
-                await qmp.event(LOOK_S)
-            if self._runs.moving(run.vm) is not None or self._runs.decide(run, "resumed") != "resumed":
+                await qmp.wait_event(LOOK_S)
+            if self._runs.find_sending(run.vm) is not None or self._runs.decide(run, "resumed") != "resumed":
                 return
             if run.macvtap:
                 await self._start_devices(run.vm)
-            await qmp("cont")  # again, where whoever decided it did not come to that
+            await qmp("cont")  # again, if the process that decided it did not come to that
             self._runs.change(run, incoming=False)
             _log.info("domain.arrived", vm=run.vm, run_id=run.run_id)
         except (OutliveError, OSError) as error:
@@ -198,21 +197,21 @@ class Moves:
 
     # Sending
 
-    async def send(self, run: Run, listens: str, tuning: MigrationSettings) -> None:
+    async def send(self, run: DomainRun, listens: str, tuning: MigrationSettings) -> None:
         """Send it; ``Refused``: it runs on here. ``Unknown``: look."""
         if run.vm in self.outgoing:
             raise Refused(f"{run.vm} is being moved already", remedy="wait for its end, or call it off")
         move = self.outgoing[run.vm] = _Move()
         self._paces.pop(run.vm, None)
         try:
-            qmp = await self._monitor(run)
+            qmp = await self._open_monitor(run)
             try:
                 if (status := (await qmp("query-status"))["status"]) != "running":
                     raise Refused(f"{run.vm} is {status} and cannot be moved", remedy="look at its state")
                 self._runs.mark_moving(run.vm, Sending(*self._me))
                 await self._prepare(qmp, tuning)
                 await qmp("migrate", uri=f"tcp:{listens}")
-                await self.reached("precopy", run)
+                await self.on_phase("precopy", run)
                 try:
                     await self._follow(run, qmp, move, tuning, listens)
                 except Refused:
@@ -227,16 +226,16 @@ class Moves:
         finally:
             del self.outgoing[run.vm]
 
-    async def _monitor(self, run: Run) -> Qmp:
+    async def _open_monitor(self, run: DomainRun) -> Qmp:
         try:
-            return await Qmp.open(self._runs.socket(run.vm, run.run_id, "watch"))
+            return await Qmp.open(self._runs.socket_path(run.vm, run.run_id, "watch"))
         except Unavailable as error:
             raise Refused(f"{run.vm} cannot be moved: {error.message}", remedy="look at its state") from None
 
     async def _prepare(self, qmp: Qmp, tuning: MigrationSettings) -> None:
         # Without a way back the end of the state has no answer that could be lost (see the module).
         own = {"pause-before-switchover": True, "return-path": False, "auto-converge": tuning.auto_converge}
-        await _capabilities(qmp, tuning, {**own, "postcopy-ram": tuning.post_copy})
+        await _set_capabilities(qmp, tuning, {**own, "postcopy-ram": tuning.post_copy})
         parameters: dict[str, Any] = {
             "downtime-limit": tuning.downtime_ms,
             "max-bandwidth": tuning.bandwidth_mib_s * MIB or UNLIMITED,
@@ -246,21 +245,21 @@ class Moves:
         if tuning.multifd:
             parameters["multifd-channels"] = tuning.multifd
         if tuning.tls:
-            await _tls(qmp, self._settings, "client")
+            await _set_tls(qmp, self._settings, "client")
             parameters.pop("tls-creds")
         await qmp("migrate-set-parameters", **parameters)
 
-    async def _follow(self, run: Run, qmp: Qmp, move: _Move, tuning: MigrationSettings, listens: str) -> None:
+    async def _follow(self, run: DomainRun, qmp: Qmp, move: _Move, tuning: MigrationSettings, listens: str) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + tuning.time_limit_s if tuning.time_limit_s > 0 else float("inf")
         called_off = ""
         while True:
             found = await qmp("query-migrate")
             status = found.get("status", "")
-            move.progress = _progress(found)
-            stands_s = self._stands_s(run.vm, found)
+            move.progress = _parse_progress(found)
+            stands_s = self._stalled_s(run.vm, found)
             if status == "completed":
-                self.last = move.progress = await _counted(qmp)
+                self.last = move.progress = await _read_final_progress(qmp)
                 _log.info("domain.sent", vm=run.vm, to=listens, **msgspec.structs.asdict(move.progress))
                 return
             if status in OVER or (move.sent and tuning.post_copy and self.is_lost(run.vm, found)):
@@ -268,44 +267,46 @@ class Moves:
                 if move.sent and tuning.post_copy:
                     raise Unknown(f"{run.vm} was being handed over: {why}", remedy="look at both sides")
                 raise Refused(f"{run.vm} was not moved: {why}", remedy="it runs on; see QEMU's log")
-            if not move.sent and not called_off and (why := _given_up(move, tuning, loop.time() > end, stands_s)):
+            if not move.sent and not called_off and (why := _cancel_reason(move, tuning, loop.time() > end, stands_s)):
                 called_off = why
                 await qmp("migrate_cancel")
             elif status == "pre-switchover" and not called_off and not move.sent:
-                called_off = await self._let_go(qmp, move, run, tuning, listens)
+                called_off = await self._send_last_part(qmp, move, run, tuning, listens)
             elif tuning.post_copy and status == "active" and not called_off and not move.stopped:
                 await self._switch(qmp, run, move, found)
-            await qmp.event(LOOK_S if move.stopped or not tuning.post_copy else SWITCH_LOOK_S)
-            if _heard(qmp) == "pre-switchover" and not called_off and not move.cancelled and not move.sent:
+            await qmp.wait_event(LOOK_S if move.stopped or not tuning.post_copy else SWITCH_LOOK_S)
+            if _take_last_status(qmp) == "pre-switchover" and not called_off and not move.cancelled and not move.sent:
                 # the guest stands still: without another question
-                called_off = await self._let_go(qmp, move, run, tuning, listens)
+                called_off = await self._send_last_part(qmp, move, run, tuning, listens)
 
-    async def _switch(self, qmp: Qmp, run: Run, move: _Move, found: dict[str, Any]) -> None:
+    async def _switch(self, qmp: Qmp, run: DomainRun, move: _Move, found: dict[str, Any]) -> None:
         """Stop the guest and let the target run it on what is there, once all of its memory was sent a first time."""
         if found.get("ram", {}).get("dirty-sync-count", 0) < FIRST_PASS:
             return
         await qmp("stop")
-        await self.reached("stopped", run)
+        await self.on_phase("stopped", run)
         # One that QEMU had stopped before, to send what is left, has begun to be handed over while it ran.
         move.stopped = (await qmp("query-status"))["status"] == "paused"
         if move.stopped:
             with contextlib.suppress(Refused):  # it has failed meanwhile
                 await qmp("migrate-start-postcopy")
 
-    async def _let_go(self, qmp: Qmp, move: _Move, run: Run, tuning: MigrationSettings, listens: str) -> str:
+    async def _send_last_part(
+        self, qmp: Qmp, move: _Move, run: DomainRun, tuning: MigrationSettings, listens: str
+    ) -> str:
         """Send the last part: from here on nothing is called off. Why it was called off instead; empty: it was not."""
-        await self.reached("paused", run)
+        await self.on_phase("paused", run)
         why = ""
         if tuning.post_copy and not move.stopped:
             why = "it is nearly sent, and needs no post-copy"
-        elif not connected(listens):
+        elif not has_connection(listens):
             why = "its target has ended the connection"  # what is sent last would be lost in buffers
         if why:
             await qmp("migrate_cancel")
             return why
         move.sent = True
         self._runs.mark_moving(run.vm, Sending(*self._me, POST_COPY if tuning.post_copy else PLAIN))
-        await self.reached("let-go", run)
+        await self.on_phase("let-go", run)
         try:
             await qmp("migrate-continue", state="pre-switchover")
         except Refused:
@@ -313,18 +314,18 @@ class Moves:
             self._runs.mark_moving(run.vm, Sending(*self._me))
         return ""
 
-    async def reached(self, phase: str, run: Run) -> None:
+    async def on_phase(self, phase: str, run: DomainRun) -> None:
         """Called once sending has begun, and the guest is stopped for post-copy, and before the last part is sent."""
 
-    async def call_off(self, run: Run) -> None:
+    async def call_off(self, run: DomainRun) -> None:
         """A move that nobody follows any more: stop it, unless the last part is being sent or was."""
-        sending = self._runs.moving(run.vm)
+        sending = self._runs.find_sending(run.vm)
         if run.vm in self.outgoing or sending is None:
             return
         if sending[:2] != self._me and start_time(sending.pid) == sending.started:
             return
-        # The monitor of whoever sent it: QEMU has done, or forgotten, all that was asked there before.
-        qmp = await Qmp.open(self._runs.socket(run.vm, run.run_id, "watch"))
+        # The monitor of the process that sent it: QEMU has done, or forgotten, all that was asked there before.
+        qmp = await Qmp.open(self._runs.socket_path(run.vm, run.run_id, "watch"))
         try:
             for _ in range(CALL_OFF_LOOKS):
                 status = (await qmp("query-migrate")).get("status", "none")
@@ -340,7 +341,7 @@ class Moves:
         finally:
             qmp.close()
 
-    async def _is_over(self, qmp: Qmp, run: Run, status: str, last: str) -> None:
+    async def _is_over(self, qmp: Qmp, run: DomainRun, status: str, last: str) -> None:
         """It runs on here where the last part was not sent. Of post-copy that failed nobody knows what has arrived."""
         if status == "cancelled" or (status == "failed" and not last):
             await _run_on(qmp)
@@ -362,7 +363,7 @@ class Pace:
         self._begins = self._left = math.inf
         self._since_s = self._looked_s = now_s
 
-    def stands_s(self, found: dict[str, Any], now_s: float) -> float:
+    def stalled_s(self, found: dict[str, Any], now_s: float) -> float:
         """Seconds, by QEMU's figures of now and of each call before; empty: it says nothing, which is no nearer."""
         self._since_s += max(0.0, now_s - self._looked_s - LOOKS_S)
         self._looked_s = now_s
@@ -392,7 +393,7 @@ class _Move:
         self.progress: MigrationProgress | None = None
 
 
-def _given_up(move: _Move, tuning: MigrationSettings, late: bool, stands_s: float) -> str:
+def _cancel_reason(move: _Move, tuning: MigrationSettings, late: bool, stands_s: float) -> str:
     """Why it is to be called off; empty: it is not."""
     if move.cancelled:
         return "it was called off"
@@ -402,14 +403,14 @@ def _given_up(move: _Move, tuning: MigrationSettings, late: bool, stands_s: floa
     return f"no nearer to its end for {tuning.stall_limit_s:g} s" if stalled else ""
 
 
-async def _capabilities(qmp: Qmp, tuning: MigrationSettings, more: dict[str, bool]) -> None:
+async def _set_capabilities(qmp: Qmp, tuning: MigrationSettings, more: dict[str, bool]) -> None:
     # The port of a target that has ended may be another guest's by now: QEMU takes only the guest that it waits for.
     wanted = {"events": True, "validate-uuid": True, "multifd": tuning.multifd > 0, **more}
     states = [{"capability": name, "state": state} for name, state in wanted.items()]
     await qmp("migrate-set-capabilities", capabilities=states)
 
 
-async def _tls(qmp: Qmp, settings: LibvirtSettings, endpoint: str) -> None:
+async def _set_tls(qmp: Qmp, settings: LibvirtSettings, endpoint: str) -> None:
     if not settings.migration_tls:
         why = "moves are to use TLS, and libvirt.migrationTls names no folder of certificates"
         raise Refused(why, remedy="set it on both hosts, or set spec.migrationTls of the VM to false")
@@ -422,7 +423,7 @@ async def _tls(qmp: Qmp, settings: LibvirtSettings, endpoint: str) -> None:
 
 async def _has_arrived(qmp: Qmp) -> bool:
     """Whether all is there that the guest needs to begin: its state, and at least a part of its memory in post-copy."""
-    heard = _heard(qmp)
+    heard = _take_last_status(qmp)
     status = heard or (await qmp("query-migrate")).get("status")
     if status not in SPLIT:
         return status == "completed"
@@ -444,7 +445,7 @@ async def _run_on(qmp: Qmp) -> None:
         await qmp("cont")
 
 
-def connected(listens: str, tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")) -> bool:
+def has_connection(listens: str) -> bool:
     """Whether a connection of this host to that address is whole, as its kernel knows: neither side has ended it."""
     address, _, port = listens.rpartition(":")
     try:
@@ -453,7 +454,7 @@ def connected(listens: str, tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/n
         return True  # a name: nobody here knows which address it was
     swapped = b"".join(words[at : at + 4][:: -1 if sys.byteorder == "little" else 1] for at in range(0, len(words), 4))
     wanted = f"{swapped.hex().upper()}:{int(port):04X}"
-    for table in tables:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(FileNotFoundError):
             for line in Path(table).read_text().splitlines()[1:]:
                 _, _, remote, state, *_ = line.split()
@@ -462,7 +463,7 @@ def connected(listens: str, tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/n
     return False
 
 
-async def _counted(qmp: Qmp) -> MigrationProgress:
+async def _read_final_progress(qmp: Qmp) -> MigrationProgress:
     """What was sent; QEMU counts its downtime a moment after it has said that all is sent."""
     found = await qmp("query-migrate")
     for _ in range(COUNTED_LOOKS):
@@ -470,17 +471,17 @@ async def _counted(qmp: Qmp) -> MigrationProgress:
             break
         await asyncio.sleep(CALL_OFF_S)
         found = await qmp("query-migrate")
-    return _progress(found)
+    return _parse_progress(found)
 
 
-def _heard(qmp: Qmp) -> str:
+def _take_last_status(qmp: Qmp) -> str:
     """The last status of a migration among the events, which are taken; empty: there is none."""
     statuses = [one["data"]["status"] for one in qmp.events if one.get("event") == "MIGRATION"]
     qmp.events.clear()
     return statuses[-1] if statuses else ""
 
 
-def _progress(found: dict[str, Any]) -> MigrationProgress:
+def _parse_progress(found: dict[str, Any]) -> MigrationProgress:
     ram = found.get("ram", {})
     return MigrationProgress(
         phase=str(found.get("status", "")),
@@ -490,7 +491,3 @@ def _progress(found: dict[str, Any]) -> MigrationProgress:
         expected_downtime_ms=int(found.get("downtime", found.get("expected-downtime", 0))),
         took_ms=int(found.get("total-time", 0)),
     )
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address

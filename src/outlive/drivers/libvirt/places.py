@@ -16,10 +16,9 @@ from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Final
 
-from outlive.base.errors import BadInput, Refused
+from outlive.base import BadInput, Refused
 from outlive.drivers.libvirt.settings import LibvirtSettings
-from outlive.resources.definitions import monitor_name
-from outlive.resources.domain_elements import Outside, Setting, examine, lies_below
+from outlive.resources import Outside, Setting, examine, lies_below, monitor_name
 
 VOLUMES: Final = re.compile(r"/dev/(drbd/by-res/[^/]+/\d+|rbd/[^/]+/.+)")
 """Devices of storage that Outlive knows itself, which need no setting."""
@@ -37,7 +36,7 @@ def check_settings(what: str, outside: Iterable[Outside], settings: LibvirtSetti
     """``Refused`` for the first that the settings do not allow, as it is written; it names the setting."""
     for one in outside:
         if not _is_allowed(one, one.value, settings):
-            raise _refusal(what, one, one.value)
+            raise _place_refusal(what, one, one.value)
 
 
 def check_monitors(what: str, domain: ET.Element, monitors: Container[str]) -> None:
@@ -64,7 +63,8 @@ def check_paths(vm: str, xml: str, settings: LibvirtSettings) -> None:
     variables = domain.findall("os/nvram")
     for path in _source_paths(images):
         _check_chain(what, path, settings)
-    for path in (*_texts(variables), *_source_paths(variables)):
+    texts = [text for one in variables if (text := (one.text or "").strip())]
+    for path in (*texts, *_source_paths(variables)):
         if os.path.lexists(path):  # else libvirt makes it, of a template of the firmware's
             _check_chain(what, path, settings)
     for tag in ("resource", "commandline"):
@@ -74,17 +74,15 @@ def check_paths(vm: str, xml: str, settings: LibvirtSettings) -> None:
         if one.value.startswith("/"):
             real = os.path.realpath(one.value)
             of_kernel = one.value.startswith("/dev/") and real.startswith("/dev/")
-            if real != one.value and not (of_kernel or _is_allowed(one, real, settings) or _is_own(one, settings)):
-                raise _refusal(what, one, f"{one.value}, which leads to {real}")
+            of_consoles = one.setting is Setting.CONSOLES and lies_below(one.value, (settings.console_folder,))
+            # the driver logs consoles there itself
+            if real != one.value and not (of_kernel or of_consoles or _is_allowed(one, real, settings)):
+                raise _place_refusal(what, one, f"{one.value}, which leads to {real}")
 
 
 def _source_paths(elements: Iterable[ET.Element]) -> list[str]:
     sources = [source for one in elements for source in one.iterfind("source")]
     return [path for one in sources for name in ("file", "dev") if (path := one.get(name, "").strip())]
-
-
-def _texts(elements: Iterable[ET.Element]) -> list[str]:
-    return [text for one in elements if (text := (one.text or "").strip())]
 
 
 def _check_chain(what: str, path: str, settings: LibvirtSettings) -> None:
@@ -96,7 +94,7 @@ def _check_chain(what: str, path: str, settings: LibvirtSettings) -> None:
         path = os.path.realpath(Path(os.path.realpath(path)).parent / backing)
         one = Outside("devices/disk/backingStore", path, Setting.DISKS)
         if re.match(r"[A-Za-z0-9+]+:", backing) or not _is_allowed(one, path, settings):
-            raise _refusal(what, one, backing)
+            raise _place_refusal(what, one, backing)
     raise Refused(f"{what}: more than {IMAGES_LIMIT} images stand behind {path}", remedy="qemu-img rebase")
 
 
@@ -135,12 +133,7 @@ def _is_allowed(one: Outside, value: str, settings: LibvirtSettings) -> bool:
     return True
 
 
-def _is_own(one: Outside, settings: LibvirtSettings) -> bool:
-    """The driver logs consoles there itself."""
-    return one.setting is Setting.CONSOLES and lies_below(one.value, (settings.console_folder,))
-
-
-def _refusal(what: str, one: Outside, value: str) -> Refused:
+def _place_refusal(what: str, one: Outside, value: str) -> Refused:
     element = one.element.rpartition("/")[2] if one.element.count("/") < 2 else "/".join(one.element.split("/")[1:])
     setting = f"libvirt.{one.setting.value}"
     remedy = f"name it or its folder in {setting} of this host's node.yaml, or correct the definition"

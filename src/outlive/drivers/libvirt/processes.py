@@ -1,4 +1,4 @@
-"""The processes of guests: found by their command line, whoever else knows of them; killed by handle.
+"""The processes of guests: found by their command line, not by what others know of them; killed by handle.
 
 Each guest of Outlive carries a mark there. One without it was made by somebody else, such as libvirt by itself at a
 boot: it is found by the name and UUID that libvirt writes.
@@ -21,10 +21,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import Unavailable
-from outlive.base.processes import start_time
-from outlive.drivers.libvirt.threads import Threads, seen
+from outlive.base import Unavailable, deadline, start_time
+from outlive.drivers.libvirt.threads import Threads, consume_error
 from outlive.guard import cgroups
 
 MARK: Final = "outlive_"
@@ -54,7 +52,7 @@ class GuestProcess(NamedTuple):
     """Of a guest without a mark, whose ``vm`` is libvirt's name for it; empty: it has one."""
 
 
-def mark(vm: str, run_id: str, epoch: int) -> str:
+def format_mark(vm: str, run_id: str, epoch: int) -> str:
     """Of a run; names of VMs and ids of runs have no underscores."""
     return f"{MARK}{vm}_{run_id}_{epoch}"
 
@@ -67,9 +65,9 @@ class Processes:
         self._proc = proc
         self._known = list(known)
 
-    def look(self) -> list[GuestProcess]:
+    def scan(self) -> list[GuestProcess]:
         """All that are there at some moment after this call."""
-        found = [self._now(one) for one in self._known if lives(one, self._proc)]
+        found = [self._refresh_group(one) for one in self._known if is_alive(one, self._proc)]
         seen = {one.pid for one in found if start_time(one.pid, self._proc) == one.started}
         for entry in os.scandir(self._proc):
             if entry.name.isdecimal() and int(entry.name) not in seen:
@@ -80,33 +78,33 @@ class Processes:
         return list(found)
 
     def _read(self, pid: int) -> GuestProcess | None:
-        words = _words(f"{self._proc}/{pid}")
-        marked, foreign = _mark_in(words), _foreign_in(words)
+        words = _command_words(f"{self._proc}/{pid}")
+        marked, foreign = _mark_in(words), _parse_foreign(words)
         began = start_time(pid, self._proc) if marked or foreign else ""
         if not began:
             return None
         if marked is not None:
             vm, run_id, epoch = marked
-            return self._now(GuestProcess(pid, began, vm, run_id, epoch, guarded=False, group=""))
+            return self._refresh_group(GuestProcess(pid, began, vm, run_id, epoch, guarded=False, group=""))
         assert foreign is not None
         name, uuid = foreign
-        return self._now(GuestProcess(pid, began, name, "", 0, guarded=False, group="", uuid=uuid))
+        return self._refresh_group(GuestProcess(pid, began, name, "", 0, guarded=False, group="", uuid=uuid))
 
-    def _now(self, process: GuestProcess) -> GuestProcess:
+    def _refresh_group(self, process: GuestProcess) -> GuestProcess:
         """With the cgroup that it is in now, where that can be read."""
-        group = _group(f"{self._proc}/{process.pid}/cgroup")
+        group = _cgroup_of(f"{self._proc}/{process.pid}/cgroup")
         if not group or start_time(process.pid, self._proc) != process.started:
             return process
         wanted = self._slice.removeprefix("/sys/fs/cgroup").removeprefix("/unified").rstrip("/")
         inside = group == wanted or group.startswith(f"{wanted}/")
-        own = _own(self._slice.rstrip("/"), group[len(wanted) :]) if inside else ""
+        own = _find_own_group(self._slice.rstrip("/"), group[len(wanted) :]) if inside else ""
         return process._replace(guarded=inside, group=own or process.group)
 
 
 class Scans:
-    """Looks at them in a thread: the kernel may keep whoever reads a command line waiting for that process.
+    """Looks at them in a thread: the kernel may keep the reader of a command line waiting for that process.
 
-    One look at a time; whoever asks during one shares the next.
+    One look at a time; callers that ask during one share the next.
     """
 
     def __init__(self, processes: Processes, limit_s: float) -> None:
@@ -116,11 +114,11 @@ class Scans:
         self._busy = asyncio.Lock()
         self._next: asyncio.Task[list[GuestProcess]] | None = None
 
-    async def look(self) -> list[GuestProcess]:
+    async def scan(self) -> list[GuestProcess]:
         """All that are there at some moment after this call. ``Unavailable`` where that is not known in time."""
         if self._next is None:
-            self._next = asyncio.create_task(self._look(), name="look at processes")
-            self._next.add_done_callback(seen)
+            self._next = asyncio.create_task(self._scan_in_thread(), name="look at processes")
+            self._next.add_done_callback(consume_error)
         try:
             with deadline(self._limit_s):
                 return await asyncio.shield(self._next)
@@ -128,15 +126,15 @@ class Scans:
             why = f"the processes of this host could not be read within {self._limit_s:g} s"
             raise Unavailable(why, remedy="find the process whose /proc/PID/cmdline does not answer") from None
 
-    async def _look(self) -> list[GuestProcess]:
+    async def _scan_in_thread(self) -> list[GuestProcess]:
         async with self._busy:
             self._next = None
-            return await self._thread.submit(self._processes.look)
+            return await self._thread.submit(self._processes.scan)
 
 
-def lives(process: GuestProcess, proc: str = "/proc") -> bool:
-    """Whether a thread of it, or whoever else is in the cgroup of its VM, is left."""
-    return start_time(process.pid, proc) == process.started or (process.group != "" and _populated(process.group))
+def is_alive(process: GuestProcess, proc: str = "/proc") -> bool:
+    """True if a thread of it, or another process in the cgroup of its VM, is left."""
+    return start_time(process.pid, proc) == process.started or (process.group != "" and _is_populated(process.group))
 
 
 def receives(pid: int, proc: str = "/proc") -> bool | None:
@@ -157,7 +155,7 @@ def receives(pid: int, proc: str = "/proc") -> bool | None:
 
 
 async def kill(process: GuestProcess, limit_s: float) -> bool:
-    """Whether it and whoever is in the cgroup of its VM have ended within the limit."""
+    """True if it and all processes in the cgroup of its VM have ended within the limit."""
     with contextlib.suppress(OSError):
         handle = os.pidfd_open(process.pid)
         try:
@@ -168,20 +166,20 @@ async def kill(process: GuestProcess, limit_s: float) -> bool:
     if process.group:
         cgroups.kill(process.group)
     end = asyncio.get_running_loop().time() + limit_s
-    while lives(process):
+    while is_alive(process):
         if asyncio.get_running_loop().time() >= end:
             return False
         await asyncio.sleep(POLL_S)
     return True
 
 
-def _words(folder: str) -> list[bytes]:
+def _command_words(folder: str) -> list[bytes]:
     """The command line of a process; one whose first thread has ended may have it at another one."""
-    line = _line(folder)
+    line = _read_cmdline(folder)
     if not line and _may_have_threads(folder):
         with contextlib.suppress(OSError):
             tasks = [entry.path for entry in os.scandir(f"{folder}/task")]
-            line = next((line for line in map(_line, tasks) if line), b"")
+            line = next((line for line in map(_read_cmdline, tasks) if line), b"")
     return line.split(b"\0")
 
 
@@ -197,7 +195,7 @@ def _mark_in(words: list[bytes]) -> tuple[str, str, int] | None:
     return parts[0], parts[1], int(parts[2])
 
 
-def _foreign_in(words: list[bytes]) -> tuple[str, str] | None:
+def _parse_foreign(words: list[bytes]) -> tuple[str, str] | None:
     """Name and UUID of a domain, as libvirt writes them: ``-name guest=NAME,… -uuid UUID``, commas doubled."""
     options = dict(pairwise(words)) if b"-uuid" in words else {}
     name, uuid = (
@@ -209,7 +207,7 @@ def _foreign_in(words: list[bytes]) -> tuple[str, str] | None:
     return name.removeprefix("guest=").replace(",,", "\0").partition(",")[0].replace("\0", ","), uuid
 
 
-def _line(folder: str) -> bytes:
+def _read_cmdline(folder: str) -> bytes:
     try:
         with open(f"{folder}/cmdline", "rb") as file:  # noqa: PTH123 - as above
             return file.read()
@@ -227,7 +225,7 @@ def _may_have_threads(folder: str) -> bool:
     return not int(words[6]) & KERNEL_THREAD
 
 
-def _group(path: str) -> str:
+def _cgroup_of(path: str) -> str:
     """The cgroup of a process, as the kernel names it; empty where that cannot be read."""
     try:
         lines = Path(path).read_text().splitlines()
@@ -236,7 +234,7 @@ def _group(path: str) -> str:
     return next((line[3:] for line in lines if line.startswith("0::")), "")
 
 
-def _own(slice_path: str, below: str) -> str:
+def _find_own_group(slice_path: str, below: str) -> str:
     """The folder of the group that libvirt (or systemd for it) made for one VM; empty where there is none."""
     folder = slice_path
     for name in below.split("/")[1:]:
@@ -246,7 +244,7 @@ def _own(slice_path: str, below: str) -> str:
     return ""
 
 
-def _populated(group: str) -> bool:
+def _is_populated(group: str) -> bool:
     """Whether somebody is in there; a group that has gone was empty, or the kernel had not let it go."""
     try:
         with open(f"{group}/{cgroups.EVENTS}", "rb") as file:  # noqa: PTH123 - as above

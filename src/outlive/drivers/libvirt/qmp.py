@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import Refused, Unavailable, Unknown
+from outlive.base import Refused, Unavailable, Unknown, deadline
 
 LINE_LIMIT: Final = 1 << 20
 EVENTS: Final = 256
@@ -34,7 +33,7 @@ class Qmp:
                 reader, writer = await asyncio.open_unix_connection(path, limit=LINE_LIMIT)
                 made = cls(reader, writer)
                 try:
-                    await made._line()
+                    await made._read_line()
                     await made("qmp_capabilities")
                 except BaseException:
                     made.close()
@@ -53,7 +52,7 @@ class Qmp:
                 self._writer.write(msgspec.json.encode(asked) + b"\n")
                 await self._writer.drain()
                 while True:
-                    answer = await self._line()
+                    answer = await self._read_line()
                     if answer.get("id") != self._calls:
                         continue
                     if "error" in answer:
@@ -63,20 +62,20 @@ class Qmp:
         except (OSError, TimeoutError) as error:
             raise Unknown(f"QEMU did not answer {command}: {error or 'no answer in time'}") from None
 
-    async def event(self, limit_s: float) -> bool:
+    async def wait_event(self, limit_s: float) -> bool:
         """Wait for the next event, at most so long; whether one came. ``Unknown`` where QEMU is gone."""
         if self.events:
             return True
         with contextlib.suppress(TimeoutError), deadline(limit_s):
             while not self.events:
-                await self._line()
+                await self._read_line()
         return bool(self.events)
 
     def close(self) -> None:
         """Let it go."""
         self._writer.close()
 
-    async def _line(self) -> dict[str, Any]:
+    async def _read_line(self) -> dict[str, Any]:
         try:
             line = await self._reader.readline()
             if not line:

@@ -16,9 +16,7 @@ from typing import Final, TypeVar
 
 import libvirt
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import Unavailable, Unknown
-from outlive.base.logging import get_logger
+from outlive.base import Unavailable, Unknown, deadline, get_logger
 from outlive.drivers.libvirt.threads import Threads
 
 T = TypeVar("T")
@@ -29,7 +27,7 @@ OLDEST: Final = (9_000_000, 7_002_000)
 _log = get_logger("drivers.libvirt")
 
 
-class Service:
+class LibvirtService:
     """See the module."""
 
     def __init__(self, uri: str, *, threads: int, limit_s: float) -> None:
@@ -84,7 +82,7 @@ class Service:
 
     async def call(self, order: Callable[[libvirt.virConnect], T], limit_s: float | None = None) -> T:
         """What libvirt answers, or libvirtError. ``Unavailable``: it was not asked. ``Unknown``: it did not answer."""
-        connection = await self._connected()
+        connection = await self._connect()
         limit_s = self._limit_s if limit_s is None else limit_s
         answer = self._threads.submit(lambda: order(connection))
         try:
@@ -93,19 +91,19 @@ class Service:
         except TimeoutError:
             raise Unknown(f"libvirt did not answer within {limit_s:g} s", remedy="look what is there") from None
         except libvirt.libvirtError as error:
-            if not _alive(connection):
+            if not _is_alive(connection):
                 self._drop(connection)
                 raise Unknown(f"libvirt went away: {text_of(error)}", remedy="look what is there") from None
             raise
 
-    async def _connected(self) -> libvirt.virConnect:
+    async def _connect(self) -> libvirt.virConnect:
         if self._connection is not None:
-            if _alive(self._connection):
+            if _is_alive(self._connection):
                 return self._connection
             self._drop(self._connection)
         if self._opening is None:
             self._opening = self._threads.submit(self._open)
-            self._opening.add_done_callback(self._opened)
+            self._opening.add_done_callback(self._keep_connection)
         try:
             with deadline(self._limit_s):
                 connection = await asyncio.shield(self._opening)
@@ -117,7 +115,7 @@ class Service:
         await self._watch(connection)
         return connection
 
-    def _opened(self, answer: asyncio.Future[libvirt.virConnect]) -> None:
+    def _keep_connection(self, answer: asyncio.Future[libvirt.virConnect]) -> None:
         self._opening = None
         if not answer.cancelled() and answer.exception() is None:
             self._connection = answer.result()
@@ -129,8 +127,8 @@ class Service:
         versions = connection.getLibVersion(), connection.getVersion()
         for name, has, needs in zip(("libvirt", "QEMU"), versions, OLDEST, strict=True):
             if has < needs:
-                remedy = f"install {name} {_version(needs)} or later"
-                raise Unavailable(f"{name} {_version(has)} is too old", remedy=remedy)
+                remedy = f"install {name} {_format_version(needs)} or later"
+                raise Unavailable(f"{name} {_format_version(has)} is too old", remedy=remedy)
         connection.setKeepAlive(*KEEPALIVE)
         return connection
 
@@ -141,13 +139,13 @@ class Service:
         connection.outlive_watched = True
         loop = asyncio.get_running_loop()
 
-        def heard(_: object, domain: libvirt.virDomain, *more: object) -> None:
+        def on_event(_: object, domain: libvirt.virDomain, *more: object) -> None:
             name = domain.name()
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(lambda: self.changed(name))
 
         register = self._threads.submit(
-            lambda: connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, heard, None)
+            lambda: connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, on_event, None)
         )
         with contextlib.suppress(TimeoutError, libvirt.libvirtError), deadline(self._limit_s):
             await asyncio.shield(register)
@@ -163,14 +161,14 @@ def text_of(error: libvirt.libvirtError) -> str:
     return " ".join(str(error).split())[:500]
 
 
-def _alive(connection: libvirt.virConnect) -> bool:
+def _is_alive(connection: libvirt.virConnect) -> bool:
     try:
         return bool(connection.isAlive())
     except libvirt.libvirtError:
         return False
 
 
-def _version(number: int) -> str:
+def _format_version(number: int) -> str:
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from outlive.runtime.units import Duration
+from outlive.runtime import Duration
 
 FIRMWARE = (
     "/usr/share/OVMF",
@@ -28,51 +28,48 @@ class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """The section ``libvirt`` of a host's configuration."""
 
     uri: str = ""
-    """Of the host's own libvirt, such as ``qemu:///system``; empty: this host runs no virtual machine."""
+    """URI of the host's libvirt, such as ``qemu:///system``; empty: this host runs no VM."""
     kind: Literal["kvm", "qemu"] = "kvm"
-    """What runs VMs that have no definition of their own; ``qemu`` emulates."""
+    """Hypervisor of VMs without a definition; ``qemu`` emulates."""
     slice: str = "/sys/fs/cgroup/machine.slice"
-    """The cgroup that all guests are below: the same as the guard's ``--cgroup``."""
+    """The cgroup above all guests: the guard's ``--cgroup``."""
     partition: str = ""
     """libvirt's partition of that cgroup; empty: its default, which is ``machine.slice`` under systemd."""
     folder: str = "/run/outlive/guests"
-    """What is kept of guests while they run; on a file system that a boot empties."""
+    """Folder of running guests, on a file system that a boot empties."""
     user: str = "libvirt-qemu"
-    """As whom QEMU runs (``user`` of qemu.conf); it gets its folder below ``folder``. Unknown here: root."""
+    """User of QEMU (``user`` of qemu.conf)."""
     console_folder: str = "/var/log/outlive/console"
     """Where consoles are logged."""
     vnc_listen: str = "127.0.0.1"
     """Address of the screens."""
     migration_address: str = ""
-    """Address to which running guests are sent; empty: ``host.addresses.cluster``. Without both none is sent here."""
+    """Address for incoming live moves; empty: ``host.addresses.cluster``. Without both there are none."""
     migration_ports: tuple[int, int] = (49152, 49215)
-    """First and last port for guests that arrive."""
+    """First and last port for incoming moves."""
     migration_tls: str = ""
     """Folder of certificates for moves over TLS (``ca-cert.pem``, ``server-*.pem``, ``client-*.pem``)."""
     disk_paths: tuple[str, ...] = ()
-    """Folders and devices that guests may have as disks, media, folders and kept memory: files, block devices, links
-    (``/var/lib/libvirt/images``, ``/dev/vg0``). Images of Ceph and DRBD need none."""
+    """Folders and devices that guests may have as disks, media, folders and kept memory (``/var/lib/libvirt/images``,
+    ``/dev/vg0``); not for Ceph and DRBD."""
     firmware_paths: tuple[str, ...] = FIRMWARE
-    """Folders of firmware, its templates, kernels and ROMs that guests may be started with."""
+    """Folders of firmware, kernels and ROMs for guests."""
     console_paths: tuple[str, ...] = ()
-    """Folders of files that serial ports and consoles of definitions may be written to."""
+    """Folders for files of serial ports and consoles."""
     socket_paths: tuple[str, ...] = ()
-    """Folders of sockets that ports and interfaces of definitions may name."""
+    """Folders of sockets for ports and interfaces."""
     host_devices: tuple[str, ...] = ()
-    """Devices of this host that guests may have: ``0000:03:00.0``, ``usb:1d6b:0002``, ``usb:1.4``, the UUID of a
-    mediated device, an interface (``eth0``), a path (``/dev/tpm0``), or ``user``, QEMU's own network, by which a guest
-    reaches what listens on this host's loopback."""
+    """Devices that guests may have (docs/reference/definitions.md#host-devices)."""
     ceph_user: str = ""
-    """User of Ceph, without ``client.``, for images whose definition has no ``<auth>``; empty: ``admin``, by the
-    keyring of Ceph's own configuration."""
+    """User of Ceph, without ``client.``, for images without ``<auth>``; empty: ``admin``."""
     ceph_secret: str = ""
-    """UUID of the secret in which this host's libvirt has that user's key (``virsh secret-list``)."""
+    """UUID of libvirt's secret with that user's key (``virsh secret-list``)."""
     call_limit: Duration = Duration(15.0)
-    """How long libvirt may take to answer a question, or to end a guest."""
+    """How long libvirt may take to answer, or to end a guest."""
     create_limit: Duration = Duration(300.0)
     """How long it may take to start one."""
     threads: int = 16
-    """Calls of libvirt under way at once; more are refused."""
+    """Concurrent calls of libvirt; more are refused."""
     start_service: str = "libvirt"
     """The command that starts libvirt; ``libvirt``: its units that are enabled, by systemctl."""
 
@@ -92,13 +89,13 @@ class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
             raise ValueError(f"hostDevices names {len(self.host_devices)} devices; write at most {PATHS_LIMIT}")
         if bool(self.ceph_user) != bool(self.ceph_secret):
             raise ValueError("cephUser and cephSecret belong together; write both or none of them")
-        if why := unreachable(self.migration_address):
+        if why := unreachable_reason(self.migration_address):
             raise ValueError(
                 f"migrationAddress {self.migration_address} {why}; write this host's own, as others reach it"
             )
 
 
-def unreachable(address: str) -> str:
+def unreachable_reason(address: str) -> str:
     """Why no guest can be sent to this address of a host, whatever its networks are; empty: it may be good."""
     try:
         found = ip_address(address.strip("[]").partition("%")[0])

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import Unavailable
+from outlive.base import Unavailable, deadline
 
 T = TypeVar("T")
 
@@ -36,7 +35,7 @@ class Threads:
             raise Unavailable(f"{self.busy} calls wait for {self._asked}", remedy=f"see whether {self._asked} hangs")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
-        answer.add_done_callback(seen)
+        answer.add_done_callback(consume_error)
         self.busy += 1
         if self.busy > self._started:
             self._started += 1
@@ -50,7 +49,7 @@ class Threads:
             value, error = None, None
             try:
                 value = work()
-            except BaseException as raised:  # noqa: BLE001 - handed on to whoever waits
+            except BaseException as raised:  # noqa: BLE001 - handed on to the caller that waits
                 error = raised
             with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody waits
                 loop.call_soon_threadsafe(self._answer, answer, value, error)
@@ -85,7 +84,7 @@ class DiskThread:
                 raise Unavailable(why, place=str(self._path), remedy="see whether its disk hangs") from None
 
 
-def seen(answer: asyncio.Future[Any]) -> None:
-    """Whoever asked may have given up: nobody hears of its error then."""
+def consume_error(answer: asyncio.Future[Any]) -> None:
+    """Ignore the error of an answer whose caller has given up."""
     if not answer.cancelled():
         answer.exception()

@@ -13,15 +13,24 @@ import xml.etree.ElementTree as ET
 from collections.abc import Container, Mapping
 from typing import Final, NamedTuple
 
-from outlive.base.errors import BadInput, NotFound, Refused
+from outlive.base import BadInput, NotFound, Refused
 from outlive.drivers.libvirt.consoles import console_path
 from outlive.drivers.libvirt.places import check_monitors, check_settings
-from outlive.drivers.libvirt.processes import mark
+from outlive.drivers.libvirt.processes import format_mark
 from outlive.drivers.libvirt.settings import LibvirtSettings
-from outlive.resources import VirtualMachine, Vnc
-from outlive.resources.definitions import cache_refusal, disk_id, is_written, parse, tree
-from outlive.resources.devices import check_pluggable, device_of
-from outlive.resources.domain_elements import Outside, examine
+from outlive.resources import (
+    Outside,
+    VirtualMachine,
+    Vnc,
+    cache_refusal,
+    check_pluggable,
+    device_of,
+    disk_id,
+    examine,
+    is_written,
+    parse,
+    parse_xml,
+)
 
 METADATA: Final = "https://outlive.dev/libvirt/1"
 QEMU: Final = "http://libvirt.org/schemas/domain/qemu/1.0"
@@ -54,17 +63,17 @@ def domain_xml(start: Start, settings: LibvirtSettings, monitors: Container[str]
     vm = start.vm
     if why := cache_refusal(vm.spec.disk_cache):
         raise Refused(f"{vm.name} does not start: {why}", remedy="change spec.diskCache")
-    domain = _defined(vm) if vm.spec.definition else _plain(vm, settings)
+    domain = _build_defined(vm) if vm.spec.definition else _build_plain(vm, settings)
     check_settings(f"{vm.name} does not start", _examine_host_names(vm.name, domain), settings)
     check_monitors(f"{vm.name} does not start", domain, monitors)
     _put(domain, "name", vm.name)
     for tag, what in ENDS.items():
         _put(domain, tag, what)
     if settings.partition:
-        _put(_child(domain, "resource"), "partition", settings.partition)
-    devices = _child(domain, "devices")
-    _disks(devices, vm.spec.disk_cache, settings)
-    _console(devices, str(console_path(settings.console_folder, vm.name)))
+        _put(_ensure_child(domain, "resource"), "partition", settings.partition)
+    devices = _ensure_child(domain, "devices")
+    _complete_disks(devices, vm.spec.disk_cache, settings)
+    _log_console(devices, str(console_path(settings.console_folder, vm.name)))
     for graphics in devices.iterfind("graphics"):
         graphics.set("listen", settings.vnc_listen)
         graphics.set("autoport", "yes")
@@ -74,8 +83,12 @@ def domain_xml(start: Start, settings: LibvirtSettings, monitors: Container[str]
             graphics.set("passwd", start.password)
         for listen in graphics.findall("listen"):
             graphics.remove(listen)
-    _metadata(domain, start)
-    _arguments(domain, start)
+    metadata = _ensure_child(domain, "metadata")
+    for old in metadata.findall(f"{{{METADATA}}}run"):
+        metadata.remove(old)
+    run = {"vm": vm.name, "runId": start.run_id, "epoch": str(start.epoch)}
+    ET.SubElement(metadata, f"{{{METADATA}}}run", run)
+    _add_arguments(domain, start)
     return ET.tostring(domain, encoding="unicode")
 
 
@@ -97,13 +110,13 @@ def device_xml(
     check_settings(f"{vm.name} does not get {name}", _examine_host_names(vm.name, domain), settings)
     check_monitors(f"{vm.name} does not get {name}", domain, monitors)
     if device.disk:
-        _disks(devices, vm.spec.disk_cache, settings)
+        _complete_disks(devices, vm.spec.disk_cache, settings)
     elif device.element.find("mac") is None:
         ET.SubElement(device.element, "mac", {"address": device.name})
     return ET.tostring(device.element, encoding="unicode"), device.disk
 
 
-def screen(domain: ET.Element) -> Vnc | None:
+def find_screen(domain: ET.Element) -> Vnc | None:
     """Where the VNC screen of a domain is, as libvirt describes one that runs."""
     graphics = domain.find("devices/graphics[@type='vnc']")
     if graphics is None:
@@ -113,9 +126,9 @@ def screen(domain: ET.Element) -> Vnc | None:
     return Vnc(listen=listen, port=int(port)) if listen and port.isdigit() and 0 < int(port) <= 65_535 else None
 
 
-def _defined(vm: VirtualMachine) -> ET.Element:
+def _build_defined(vm: VirtualMachine) -> ET.Element:
     try:
-        definition, domain = parse(vm.spec.definition), tree(vm.spec.definition)
+        definition, domain = parse(vm.spec.definition), parse_xml(vm.spec.definition)
     except BadInput as error:
         raise Refused(f"{vm.name} does not start: {error.message}", remedy=error.remedy) from None
     for what, of_spec, defined in (
@@ -131,7 +144,7 @@ def _defined(vm: VirtualMachine) -> ET.Element:
         remedy = "name it in spec.sharedDisks of each VM that has it, or leave <shareable/> out"
         raise Refused(f"{vm.name} does not start: its disk {unsaid} is shareable", remedy=remedy)
     for interface, port in zip(domain.iterfind("devices/interface"), definition.ports, strict=True):
-        _child(interface, "mac").set("address", port.mac)
+        _ensure_child(interface, "mac").set("address", port.mac)
     return domain
 
 
@@ -153,7 +166,7 @@ def _examine_host_names(vm: str, domain: ET.Element) -> tuple[Outside, ...]:
     return examined.outside
 
 
-def _plain(vm: VirtualMachine, settings: LibvirtSettings) -> ET.Element:
+def _build_plain(vm: VirtualMachine, settings: LibvirtSettings) -> ET.Element:
     """A machine of ``spec.resources`` and ``spec.disks``."""
     if vm.spec.ports:
         remedy = "write spec.definition, which says to what they are plugged"
@@ -166,11 +179,11 @@ def _plain(vm: VirtualMachine, settings: LibvirtSettings) -> ET.Element:
     _put(domain, "uuid", str(identity))
     _put(domain, "memory", str(max(1, -(-vm.spec.resources.memory_bytes // 1024))))
     _put(domain, "vcpu", str(max(1, -(-vm.spec.resources.cpu_milli // 1000))))
-    _put(_child(domain, "os"), "type", "hvm")
-    ET.SubElement(_child(domain, "features"), "acpi")
+    _put(_ensure_child(domain, "os"), "type", "hvm")
+    ET.SubElement(_ensure_child(domain, "features"), "acpi")
     if settings.kind == "kvm":
         domain.append(ET.Element("cpu", {"mode": "host-model"}))
-    devices = _child(domain, "devices")
+    devices = _ensure_child(domain, "devices")
     for index, disk in enumerate(vm.spec.disks):
         element = _plain_disk(vm.name, disk, f"vd{chr(ord('a') + index)}")
         if disk in vm.spec.shared_disks:
@@ -205,7 +218,7 @@ def _plain_disk(vm: str, identity: str, target: str) -> ET.Element:
     return disk
 
 
-def _disks(devices: ET.Element, cache: str, settings: LibvirtSettings) -> None:
+def _complete_disks(devices: ET.Element, cache: str, settings: LibvirtSettings) -> None:
     """Writes end with the process; images of Ceph are opened by the host's user, unless they name their own."""
     for disk in devices.iterfind("disk"):
         source = disk.find("source[@protocol='rbd']")
@@ -213,14 +226,14 @@ def _disks(devices: ET.Element, cache: str, settings: LibvirtSettings) -> None:
             auth = ET.SubElement(source, "auth", {"username": settings.ceph_user})
             ET.SubElement(auth, "secret", {"type": "ceph", "uuid": settings.ceph_secret})
         if is_written(disk):
-            driver = _child(disk, "driver")
+            driver = _ensure_child(disk, "driver")
             written = driver.get("cache", "")
             driver.set("cache", cache or (written if written == "directsync" else "none"))
             for policy in ERROR_POLICIES:  # a guest that sees an error remounts its file system read-only, for good
                 driver.set(policy, driver.get(policy, "stop"))
 
 
-def _console(devices: ET.Element, path: str) -> None:
+def _log_console(devices: ET.Element, path: str) -> None:
     """The first serial port is logged there; what is written to a file is never emptied by a new start or a move."""
     for kind in ("serial", "console"):
         for one in devices.iterfind(kind):
@@ -229,25 +242,17 @@ def _console(devices: ET.Element, path: str) -> None:
     first = devices.find("serial")
     if first is None:
         first = ET.SubElement(devices, "serial", {"type": "pty"})
-    _child(first, "log").set("file", path)
+    _ensure_child(first, "log").set("file", path)
     for log in devices.iterfind("*/log"):
         log.set("append", "on")
 
 
-def _metadata(domain: ET.Element, start: Start) -> None:
-    metadata = _child(domain, "metadata")
-    for old in metadata.findall(f"{{{METADATA}}}run"):
-        metadata.remove(old)
-    run = {"vm": start.vm.name, "runId": start.run_id, "epoch": str(start.epoch)}
-    ET.SubElement(metadata, f"{{{METADATA}}}run", run)
-
-
-def _arguments(domain: ET.Element, start: Start) -> None:
+def _add_arguments(domain: ET.Element, start: Start) -> None:
     """The monitors, of which the first carries the mark; and no bytes after the end of a guest's state.
 
     The last byte that a source sends is then the end of the state: where writing it failed, no target has all of it.
     """
-    name = mark(start.vm.name, start.run_id, start.epoch)
+    name = format_mark(start.vm.name, start.run_id, start.epoch)
     words = []
     for number, path in enumerate(start.sockets.values()):
         identity = name if number == 0 else f"outlive-{number}"
@@ -260,11 +265,11 @@ def _arguments(domain: ET.Element, start: Start) -> None:
         ET.SubElement(commandline, f"{{{QEMU}}}arg", {"value": word})
 
 
-def _child(parent: ET.Element, tag: str) -> ET.Element:
+def _ensure_child(parent: ET.Element, tag: str) -> ET.Element:
     found = parent.find(tag)
     return ET.SubElement(parent, tag) if found is None else found
 
 
 def _put(parent: ET.Element, tag: str, text: str) -> None:
-    child = _child(parent, tag)
+    child = _ensure_child(parent, tag)
     child.text = text

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import TYPE_CHECKING, Any, Final
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.drivers.links.sysctls import read_sysctls, write_sysctl
-from outlive.network.announce import BROADCAST, ArpFrame, NeighbourAdvertisement, encode_frame
+from outlive.network import BROADCAST, ArpFrame, NeighbourAdvertisement, encode_frame
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
@@ -68,7 +68,7 @@ def frame_of(address: Address, mac: str) -> bytes:
     return encode_frame(ArpFrame(op="reply", sender_mac=mac, sender_ip=text, target_mac=BROADCAST, target_ip=text))
 
 
-def need_device(route: IPRoute, device: str) -> tuple[int, str]:
+def require_device(route: IPRoute, device: str) -> tuple[int, str]:
     """Number and MAC of a device; ``OSError`` where there is none."""
     index = find_index(route, device)
     if index is None:

@@ -17,13 +17,13 @@ from outlive.drivers.links.addresses import (
     enter_address,
     find_index,
     leave_address,
-    need_device,
     parse_address_with_length,
     read_addresses,
+    require_device,
     tolerate,
 )
 from outlive.drivers.links.sysctls import write_sysctl
-from outlive.node.ports.links import FoundLinks, HostLink, HostRoute, LinkOp, LinkTraffic
+from outlive.node.ports import FoundLinks, HostLink, HostRoute, LinkOp, LinkTraffic
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
@@ -119,13 +119,13 @@ def carry_out(route: IPRoute, op: LinkOp) -> None:
             if index is not None:
                 _remove(route, index, op)
         case _:
-            _change(route, need_device(route, op.device)[0], op)
+            _change(route, require_device(route, op.device)[0], op)
 
 
 def _create(route: IPRoute, op: LinkOp) -> None:
     given: dict[str, Any] = {"ifname": op.device, "kind": op.kind}
     if op.lower:
-        given["link" if op.kind == "vlan" else "vxlan_link"] = need_device(route, op.lower)[0]
+        given["link" if op.kind == "vlan" else "vxlan_link"] = require_device(route, op.lower)[0]
     if op.kind == "vlan":
         given["vlan_id"] = op.vni
     elif op.kind == "vxlan":
@@ -135,7 +135,7 @@ def _create(route: IPRoute, op: LinkOp) -> None:
         given |= {"br_stp_state": 0, "br_forward_delay": 0}
     tolerate(lambda: route.link("add", **given), errno.EEXIST)
     if op.alias:
-        route.link("set", index=need_device(route, op.device)[0], IFLA_IFALIAS=op.alias)
+        route.link("set", index=require_device(route, op.device)[0], IFLA_IFALIAS=op.alias)
 
 
 def _change(route: IPRoute, index: int, op: LinkOp) -> None:
@@ -145,7 +145,7 @@ def _change(route: IPRoute, index: int, op: LinkOp) -> None:
         case "mtu":
             route.link("set", index=index, mtu=int(op.value))
         case "attach":
-            route.link("set", index=index, master=need_device(route, op.value)[0])
+            route.link("set", index=index, master=require_device(route, op.value)[0])
         case "addAddress":
             enter_address(route, op.device, index, parse_address_with_length(op.value))
         case "addRoute":

@@ -16,12 +16,11 @@ from typing import Any, Final, TypeVar
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import NotFound, OutliveError, Refused, Unavailable
+from outlive.base import NotFound, OutliveError, Refused, Unavailable, deadline
 from outlive.drivers.commands import run
 from outlive.drivers.libvirt.threads import Threads
-from outlive.node.ports.functions import FoundCard, FoundFunction, FunctionPort
-from outlive.resources.functions import LinkState, VirtualFunctionSettings, function_name
+from outlive.node.ports import FoundCard, FoundFunction, FunctionPort
+from outlive.resources import LinkState, VirtualFunctionSettings, function_name
 
 CALL_S: Final = 10.0
 """How long one question or one change may take."""
@@ -52,7 +51,7 @@ class CardFunctions(FunctionPort):
         self._devices: dict[str, tuple[str, ...]] = {}
         """Card → names of its functions and their devices, and PCI addresses, as last read."""
 
-    def devices(self) -> tuple[str, ...]:
+    def list_devices(self) -> tuple[str, ...]:
         """All that guests may have of the cards that were read: names, network devices, PCI addresses."""
         return tuple(name for names in self._devices.values() for name in names)
 
@@ -93,7 +92,7 @@ class CardFunctions(FunctionPort):
 
         def work() -> None:
             with IPRoute() as netlink:
-                if why := _order(netlink, _index(netlink, card), {"vf": index, "mac": mac}):
+                if why := _send_order(netlink, _read_index(netlink, card), {"vf": index, "mac": mac}):
                     raise Refused(f"{card} refuses the MAC address {mac} for function {index}: {why}")
 
         await self._call(work, CALL_S)
@@ -104,10 +103,10 @@ class CardFunctions(FunctionPort):
         def work() -> dict[str, str]:
             refused: dict[str, str] = {}
             with IPRoute() as netlink:
-                device = _index(netlink, card)
-                now = _functions(netlink, device).get(index, {})
-                for fields, order in _orders(settings, now):
-                    if why := _order(netlink, device, {"vf": index, **order}):
+                device = _read_index(netlink, card)
+                now = _read_functions(netlink, device).get(index, {})
+                for fields, order in _netlink_orders(settings, now):
+                    if why := _send_order(netlink, device, {"vf": index, **order}):
                         refused |= dict.fromkeys(fields, why)
             return refused
 
@@ -125,16 +124,18 @@ def _read(card: str) -> FoundCard:
     folder = DEVICES / card
     if not folder.exists():
         raise NotFound(f"this host has no network device {card}", remedy="see ip link, and links.sriov of node.yaml")
-    total = _number(folder / "device/sriov_totalvfs")
-    count = _number(folder / "device/sriov_numvfs")
+    total = _read_number(folder / "device/sriov_totalvfs")
+    count = _read_number(folder / "device/sriov_numvfs")
     with IPRoute() as netlink:
-        said = _functions(netlink, _index(netlink, card))
+        said = _read_functions(netlink, _read_index(netlink, card))
     up = bool(int((folder / "flags").read_text(), 16) & UP)
-    functions = tuple(_function(folder / f"device/virtfn{index}", index, said.get(index, {})) for index in range(count))
-    return FoundCard(most=total, mtu=_number(folder / "mtu"), functions=functions, up=up)
+    functions = tuple(
+        _describe_function(folder / f"device/virtfn{index}", index, said.get(index, {})) for index in range(count)
+    )
+    return FoundCard(most=total, mtu=_read_number(folder / "mtu"), functions=functions, up=up)
 
 
-def _function(link: Path, index: int, said: Mapping[str, Any]) -> FoundFunction:
+def _describe_function(link: Path, index: int, said: Mapping[str, Any]) -> FoundFunction:
     """One function: where it is by the kernel's files, how it is programmed by its card."""
     device = next((path.name for path in sorted((link / "net").glob("*"))), "")
     driver = (link / "driver").resolve().name
@@ -145,29 +146,29 @@ def _function(link: Path, index: int, said: Mapping[str, Any]) -> FoundFunction:
         device=device,
         occupied=any((link / "net" / device).glob("upper_*")) if device else False,
         mac=str(said.get("mac", "")),
-        mtu=_number(link / "net" / device / "mtu") if device else 0,
+        mtu=_read_number(link / "net" / device / "mtu") if device else 0,
         settings=VirtualFunctionSettings(
             vlan=said.get("vlan"),
             vlan_qos=said.get("qos"),
             tx_rate_min=said.get("min_tx_rate"),
             tx_rate_max=said.get("max_tx_rate"),
-            spoof_check=_flag(said.get("spoofchk")),
-            link_state=_state(said.get("link_state")),
-            trust=_flag(said.get("trust")),
-            query_rss=_flag(said.get("rss_query_en")),
+            spoof_check=_parse_flag(said.get("spoofchk")),
+            link_state=_parse_state(said.get("link_state")),
+            trust=_parse_flag(said.get("trust")),
+            query_rss=_parse_flag(said.get("rss_query_en")),
         ),
     )
 
 
-def _flag(value: int | None) -> bool | None:
+def _parse_flag(value: int | None) -> bool | None:
     return None if value is None or value == NOT_KNOWN else bool(value)
 
 
-def _state(value: int | None) -> LinkState | None:
+def _parse_state(value: int | None) -> LinkState | None:
     return LINK_STATES[value] if value is not None and value < len(LINK_STATES) else None
 
 
-def _functions(netlink: IPRoute, device: int) -> dict[int, dict[str, Any]]:
+def _read_functions(netlink: IPRoute, device: int) -> dict[int, dict[str, Any]]:
     """What the card says of each of its functions, by number: all values of one in one table."""
     (link,) = netlink.link("get", index=device, ext_mask=WITH_FUNCTIONS)
     listed = link.get_attr("IFLA_VFINFO_LIST")
@@ -181,7 +182,7 @@ def _functions(netlink: IPRoute, device: int) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _orders(
+def _netlink_orders(
     settings: VirtualFunctionSettings, now: Mapping[str, Any]
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
     """What is sent to the card, and the fields that each message is of; the other half of a pair stays as it is."""
@@ -200,7 +201,7 @@ def _orders(
         yield ("link_state",), {"link_state": LINK_STATES.index(settings.link_state)}
 
 
-def _order(netlink: IPRoute, device: int, order: dict[str, Any]) -> str:
+def _send_order(netlink: IPRoute, device: int, order: dict[str, Any]) -> str:
     """Why the card refuses it; empty: it is done."""
     try:
         netlink.link("set", index=device, vf=dict(order))
@@ -212,12 +213,12 @@ def _order(netlink: IPRoute, device: int, order: dict[str, Any]) -> str:
 def _set_card(card: str, refusal: str, **order: Any) -> None:
     with IPRoute() as netlink:
         try:
-            netlink.link("set", index=_index(netlink, card), **order)
+            netlink.link("set", index=_read_index(netlink, card), **order)
         except NetlinkError as error:
             raise Refused(f"{refusal}: {os.strerror(error.code)}") from None
 
 
-def _index(netlink: IPRoute, card: str) -> int:
+def _read_index(netlink: IPRoute, card: str) -> int:
     found = netlink.link_lookup(ifname=card)
     if not found:
         raise NotFound(f"this host has no network device {card}", remedy="see ip link, and links.sriov of node.yaml")
@@ -229,7 +230,7 @@ def _set_count(card: str, count: int, *, replace: bool) -> None:
     if not file.exists():
         raise Refused(f"{card} has no virtual functions", remedy="its card, its firmware or its driver has no SR-IOV")
     try:
-        if replace and count and _number(file):
+        if replace and count and _read_number(file):
             file.write_text("0")  # many cards only go from none to some
         file.write_text(str(count))
     except OSError as error:
@@ -237,7 +238,7 @@ def _set_count(card: str, count: int, *, replace: bool) -> None:
         raise Refused(f"{card} refuses to have {count} virtual functions: {why}") from None
 
 
-def _number(file: Path) -> int:
+def _read_number(file: Path) -> int:
     """0 where the file does not say."""
     try:
         return int(file.read_text())

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from outlive.base.clock import Clock
+from outlive.base import Clock
 from outlive.drivers.frames import send_frames
 from outlive.drivers.links.addresses import (
     enter_address,
     find_index,
     frame_of,
     leave_address,
-    need_device,
     parse_address_with_length,
     read_addresses,
+    require_device,
 )
 from outlive.drivers.links.devices import carry_out, read_links, read_traffic
 from outlive.drivers.links.netlink import Netlink
 from outlive.drivers.links.sysctls import read_sysctls
-from outlive.node.ports.links import ANNOUNCEMENT_PAUSE_S, ANNOUNCEMENTS, FoundLinks, LinkOp, LinkPort, LinkTraffic
+from outlive.node.ports import ANNOUNCEMENT_PAUSE_S, ANNOUNCEMENTS, FoundLinks, LinkOp, LinkPort, LinkTraffic
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
@@ -38,22 +38,19 @@ class KernelLinks(LinkPort):
 
     async def read(self, sysctls: Collection[str] = ()) -> FoundLinks:
         """As ``LinkPort``."""
-
-        def read(route: IPRoute) -> FoundLinks:
-            return read_links(route, read_sysctls(sysctls))
-
-        return await self._netlink.ask(read, "the devices of this host are not known", is_change=False)
+        what = "the devices of this host are not known"
+        return await self._netlink.ask(lambda route: read_links(route, read_sysctls(sysctls)), what, is_change=False)
 
     async def carry_out(self, op: LinkOp) -> None:
         """As ``LinkPort``."""
         what = " ".join(part for part in (op.op, op.device, op.key, op.value) if part)
         await self._netlink.ask(lambda route: carry_out(route, op), what, is_change=True)
 
-    async def traffic(self) -> tuple[LinkTraffic, ...]:
+    async def read_traffic(self) -> tuple[LinkTraffic, ...]:
         """As ``LinkPort``."""
         return await self._netlink.ask(read_traffic, "the traffic of this host is not known", is_change=False)
 
-    async def addresses(self, device: str) -> tuple[str, ...]:
+    async def list_addresses(self, device: str) -> tuple[str, ...]:
         """As ``LinkPort``."""
 
         def read(route: IPRoute) -> tuple[str, ...]:
@@ -69,7 +66,7 @@ class KernelLinks(LinkPort):
         wanted = parse_address_with_length(address)
 
         def add(route: IPRoute) -> bytes:
-            index, mac = need_device(route, device)
+            index, mac = require_device(route, device)
             enter_address(route, device, index, wanted)
             frame = frame_of(wanted, mac)
             send_frames(device, [frame])

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import NotFound, OutliveError, Refused, Unavailable, Unknown
+from outlive.base import NotFound, OutliveError, Refused, Unavailable, Unknown, deadline
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute

@@ -15,13 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.drivers.files import read_input
-from outlive.drivers.listings.entries import Entry, select
-from outlive.inventory.records import Inventory
-from outlive.inventory.selection import Selection
-from outlive.resources.reasons import reason
-from outlive.resources.reasons.inventory import ImportNotice
+from outlive.drivers.listings.entries import ListingEntry, select_entries
+from outlive.inventory import Inventory, Selection
+from outlive.resources.reasons import ImportNotice, make_reason
 
 SEPARATOR: Final = "|"
 NODE_COLUMNS: Final = ("name", "mtotal", "mnode", "mfree", "dtotal", "dfree", "ctotal", "offline", "group")
@@ -45,31 +43,45 @@ OFF: Final = ("y", "yes", "true")
 def read_ganeti(paths: Sequence[Path], selection: Selection) -> Inventory:
     """All records of the files; ``BadInput`` for one that is neither the text nor a listing."""
     inventory = Inventory(what="ganeti")
-    nodes: list[Entry] = []
-    instances: list[Entry] = []
+    nodes: list[ListingEntry] = []
+    instances: list[ListingEntry] = []
     for path in paths:
         lines = read_input(path).decode("utf-8-sig", errors="replace").splitlines()
-        for kind, values, number in _entries(lines, path):
-            (nodes if kind == "node" else instances).append(Entry(values, f"{path}:{number}", inventory))
+        for kind, values, number in _parse_entries(lines, path):
+            (nodes if kind == "node" else instances).append(ListingEntry(values, f"{path}:{number}", inventory))
     inventory.has_hosts, inventory.has_vms = bool(nodes), bool(instances)
-    for node in select(nodes, selection.hosts, inventory, "--host-where"):
-        _add_node(node)
-    chosen = select(instances, selection.vms, inventory, "--where")
-    for instance in chosen:
-        _add_instance(instance)
-    if mirrored := sum(one.text("snode") not in ("", "-") for one in chosen):
-        inventory.notices.append(reason(ImportNotice.MIRRORED_INSTANCES, count=mirrored))
+    for node in select_entries(nodes, selection.hosts, inventory, "--host-where"):
+        node.add_host(
+            node.get_text("name"),
+            "node",
+            cpu=("ctotal",),
+            memory=("mtotal",),
+            unit="Mi",
+            down=node.get_text("offline").lower() in OFF,
+            disabled="it is drained" if node.get_text("drained").lower() in OFF else "",
+        )
+    chosen = select_entries(instances, selection.vms, inventory, "--where")
+    for one in chosen:
+        name, host, phase = one.get_text("name"), one.get_text("pnode"), one.get_text("status")
+        one.add_vm(name, f"instance {name!r}", cpu=("vcpus",), memory=("memory",), unit="Mi", host=host, phase=phase)
+    if mirrored := sum(one.get_text("snode") not in ("", "-") for one in chosen):
+        inventory.notices.append(make_reason(ImportNotice.MIRRORED_INSTANCES, count=mirrored))
     return inventory
 
 
-def _entries(lines: list[str], path: Path) -> Iterator[tuple[str, dict[str, str], int]]:
+def _parse_entries(lines: list[str], path: Path) -> Iterator[tuple[str, dict[str, str], int]]:
     """``node`` or ``instance``, its values, and its line."""
     first = next((line for line in lines if line.strip()), "")
     title = first.split(SEPARATOR)[0].strip().lower()
     if title in ("node", "instance"):
-        yield from _listing(lines, title, path)
+        yield from _parse_listing(lines, title, path)
         return
-    sections = _sections(lines)
+    sections: list[list[tuple[int, str]]] = [[]]
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            sections[-1].append((number, line.strip()))
+        else:
+            sections.append([])
     if len(sections) < 3 or SEPARATOR not in first:
         raise BadInput(
             "is neither the text of htools nor a listing with titles",
@@ -88,7 +100,7 @@ def _entries(lines: list[str], path: Path) -> Iterator[tuple[str, dict[str, str]
             yield kind, dict(zip(columns, values, strict=False)), number
 
 
-def _listing(lines: list[str], kind: str, path: Path) -> Iterator[tuple[str, dict[str, str], int]]:
+def _parse_listing(lines: list[str], kind: str, path: Path) -> Iterator[tuple[str, dict[str, str], int]]:
     columns: list[str] | None = None
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -104,31 +116,3 @@ def _listing(lines: list[str], kind: str, path: Path) -> Iterator[tuple[str, dic
                 remedy=f"write it with: {COMMANDS}",
             )
         yield kind, dict(zip(columns, values, strict=True)), number
-
-
-def _sections(lines: list[str]) -> list[list[tuple[int, str]]]:
-    """Lines with their numbers; an empty line ends a section."""
-    sections: list[list[tuple[int, str]]] = [[]]
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            sections[-1].append((number, line.strip()))
-        else:
-            sections.append([])
-    return sections
-
-
-def _add_node(entry: Entry) -> None:
-    entry.add_host(
-        entry.text("name"),
-        "node",
-        cpu=("ctotal",),
-        memory=("mtotal",),
-        unit="Mi",
-        down=entry.text("offline").lower() in OFF,
-        disabled="it is drained" if entry.text("drained").lower() in OFF else "",
-    )
-
-
-def _add_instance(entry: Entry) -> None:
-    name, host, phase = entry.text("name"), entry.text("pnode"), entry.text("status")
-    entry.add_vm(name, f"instance {name!r}", cpu=("vcpus",), memory=("memory",), unit="Mi", host=host, phase=phase)

@@ -18,12 +18,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from outlive.base.errors import BadInput, NotFound
+from outlive.base import BadInput, NotFound
 from outlive.drivers.files import read_input
-from outlive.drivers.listings.entries import Entry, select
-from outlive.inventory.records import Inventory
-from outlive.inventory.selection import Selection
-from outlive.resources.definitions import tree
+from outlive.drivers.listings.entries import ListingEntry, select_entries
+from outlive.inventory import Inventory, Selection
+from outlive.resources import parse_xml
 
 NODEINFO: Final = "nodeinfo"
 LIST: Final = "list"
@@ -54,31 +53,29 @@ def read_libvirt(folder: Path, selection: Selection) -> Inventory:
             remedy=f"one for each host, with {NODEINFO} and its domains, and at most {HOSTS_LIMIT}",
         )
     inventory = Inventory(what="libvirt", has_hosts=True, has_vms=True)
-    for entry in select([*_hosts(hosts, inventory)], selection.hosts, inventory, "--host-where"):
-        _add_host(entry)
-    domains = [one for host in hosts for one in _domains(host, inventory)]
-    for entry in select(domains, selection.vms, inventory, "--where"):
-        _add_domain(entry)
+    for entry in select_entries([*_read_hosts(hosts, inventory)], selection.hosts, inventory, "--host-where"):
+        arch = entry.get_text("CPU model") or None
+        entry.add_host(entry.get_text("name"), "host", cpu=("CPU(s)",), memory=("Memory size",), cpu_arch=arch)
+    domains = [one for host in hosts for one in _read_domains(host, inventory)]
+    for entry in select_entries(domains, selection.vms, inventory, "--where"):
+        name, host, phase = entry.get_text("name"), entry.get_text("host"), entry.get_text("state")
+        identity, what = entry.get_text("uuid", "name"), f"domain {name!r}"
+        entry.add_vm(identity, what, cpu=("vcpu",), memory=("memory",), name=name, host=host, phase=phase)
     return inventory
 
 
-def _hosts(folders: Iterable[Path], inventory: Inventory) -> Iterator[Entry]:
+def _read_hosts(folders: Iterable[Path], inventory: Inventory) -> Iterator[ListingEntry]:
     for folder in folders:
         path = folder / NODEINFO
         if path.exists():
-            yield Entry({**dict(_named(path)), "name": folder.name}, str(path), inventory)
+            yield ListingEntry({**dict(_parse_nodeinfo(path)), "name": folder.name}, str(path), inventory)
         else:
             inventory.listed_hosts.add(folder.name)
             remedy = f"write it with: virsh -c qemu+ssh://{folder.name}/system nodeinfo > {path}"
             inventory.problems.add(str(path), f"the sizes of host {folder.name!r} are missing", remedy)
 
 
-def _add_host(entry: Entry) -> None:
-    arch = entry.text("CPU model") or None
-    entry.add_host(entry.text("name"), "host", cpu=("CPU(s)",), memory=("Memory size",), cpu_arch=arch)
-
-
-def _named(path: Path) -> Iterator[tuple[str, str]]:
+def _parse_nodeinfo(path: Path) -> Iterator[tuple[str, str]]:
     """What ``nodeinfo`` names; an amount of memory in bytes."""
     for line in read_input(path).decode(errors="replace").splitlines():
         if found := _NAMED.match(line):
@@ -87,7 +84,7 @@ def _named(path: Path) -> Iterator[tuple[str, str]]:
             yield found["name"], str(int(number) * factor) if factor and number.isdigit() else found["value"]
 
 
-def _states(path: Path) -> dict[str, str]:
+def _read_states(path: Path) -> dict[str, str]:
     """Domain → the word that ``virsh list`` has for its state."""
     if not path.exists():
         return {}
@@ -95,11 +92,11 @@ def _states(path: Path) -> dict[str, str]:
     return {row["name"]: row["state"] for row in rows if row is not None}
 
 
-def _domains(folder: Path, inventory: Inventory) -> Iterator[Entry]:
-    states = _states(folder / LIST)
+def _read_domains(folder: Path, inventory: Inventory) -> Iterator[ListingEntry]:
+    states = _read_states(folder / LIST)
     for path in sorted(folder.glob("*.xml")):
         try:
-            domain = tree(read_input(path, limit=XML_BYTES).decode(errors="replace"), "the file")
+            domain = parse_xml(read_input(path, limit=XML_BYTES).decode(errors="replace"), "the file")
             name = domain.findtext("name", "").strip()
             if not name:
                 raise BadInput("is not a domain with a name", remedy="write it with: virsh dumpxml")
@@ -109,23 +106,10 @@ def _domains(folder: Path, inventory: Inventory) -> Iterator[Entry]:
             continue
         running = "running" if domain.get("id") else "shut off"
         about = {"name": name, "uuid": domain.findtext("uuid", ""), "state": states.get(name, running)}
-        yield Entry({**about, "host": folder.name, **_sizes(domain)}, str(path), inventory)
+        yield ListingEntry({**about, "host": folder.name, **_read_sizes(domain)}, str(path), inventory)
 
 
-def _add_domain(entry: Entry) -> None:
-    name, host, phase = entry.text("name"), entry.text("host"), entry.text("state")
-    entry.add_vm(
-        entry.text("uuid", "name"),
-        f"domain {name!r}",
-        cpu=("vcpu",),
-        memory=("memory",),
-        name=name,
-        host=host,
-        phase=phase,
-    )
-
-
-def _sizes(domain: ET.Element) -> dict[str, str]:
+def _read_sizes(domain: ET.Element) -> dict[str, str]:
     """Its CPUs that are plugged in, and the most memory that it may have, in bytes."""
     vcpu, memory = domain.find("vcpu"), domain.find("memory")
     cores = "1" if vcpu is None else vcpu.get("current") or (vcpu.text or "").strip()

@@ -10,14 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.drivers.files import read_input
-from outlive.drivers.listings.entries import Entry, select
-from outlive.inventory.records import Inventory
-from outlive.inventory.selection import Selection
-from outlive.resources.documents import parse_json
-from outlive.resources.reasons import reason
-from outlive.resources.reasons.inventory import ImportNotice
+from outlive.drivers.listings.entries import ListingEntry, select_entries
+from outlive.inventory import Inventory, Selection
+from outlive.resources import parse_json
+from outlive.resources.reasons import ImportNotice, make_reason
 
 GUESTS: Final = ("qemu", "lxc")
 COMMAND: Final = "pvesh get /cluster/resources --output-format json"
@@ -31,41 +29,33 @@ def read_proxmox(path: Path, selection: Selection) -> Inventory:
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise BadInput("is not the list of a cluster's resources", place=str(path), remedy=f"write it with: {COMMAND}")
     inventory = Inventory(what="proxmox", has_hosts=True, has_vms=True)
-    entries = [Entry(values, f"{path}[{index}]", inventory) for index, values in enumerate(listed)]
-    nodes = [one for one in entries if one.text("type") == "node"]
-    guests = [one for one in entries if one.text("type") in GUESTS]
-    for node in select(nodes, selection.hosts, inventory, "--host-where"):
-        _add_node(node)
-    running_there = [one for one in guests if not one.flag("template")]
+    entries = [ListingEntry(values, f"{path}[{index}]", inventory) for index, values in enumerate(listed)]
+    nodes = [one for one in entries if one.get_text("type") == "node"]
+    guests = [one for one in entries if one.get_text("type") in GUESTS]
+    for node in select_entries(nodes, selection.hosts, inventory, "--host-where"):
+        node.add_host(
+            node.get_text("node"),
+            "node",
+            cpu=("maxcpu",),
+            memory=("maxmem",),
+            down=node.get_text("status") != "online",
+            disabled="it is in maintenance" if node.get_text("hastate") == "maintenance" else "",
+        )
+    running_there = [one for one in guests if not one.is_set("template")]
     inventory.rows_left_out += len(guests) - len(running_there)
-    chosen = select(running_there, selection.vms, inventory, "--where")
-    for guest in chosen:
-        _add_guest(guest)
-    if containers := sum(one.text("type") == "lxc" for one in chosen):
-        inventory.notices.append(reason(ImportNotice.CONTAINERS, count=containers))
+    chosen = select_entries(running_there, selection.vms, inventory, "--where")
+    for one in chosen:
+        number = one.get_text("vmid")
+        one.add_vm(
+            number,
+            f"guest {number!r}",
+            cpu=("maxcpu",),
+            memory=("maxmem",),
+            name=one.get_text("name"),
+            project=one.get_text("pool") or None,
+            host=one.get_text("node"),
+            phase=one.get_text("status"),
+        )
+    if containers := sum(one.get_text("type") == "lxc" for one in chosen):
+        inventory.notices.append(make_reason(ImportNotice.CONTAINERS, count=containers))
     return inventory
-
-
-def _add_node(entry: Entry) -> None:
-    entry.add_host(
-        entry.text("node"),
-        "node",
-        cpu=("maxcpu",),
-        memory=("maxmem",),
-        down=entry.text("status") != "online",
-        disabled="it is in maintenance" if entry.text("hastate") == "maintenance" else "",
-    )
-
-
-def _add_guest(entry: Entry) -> None:
-    number = entry.text("vmid")
-    entry.add_vm(
-        number,
-        f"guest {number!r}",
-        cpu=("maxcpu",),
-        memory=("maxmem",),
-        name=entry.text("name"),
-        project=entry.text("pool") or None,
-        host=entry.text("node"),
-        phase=entry.text("status"),
-    )

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from outlive.drivers.csv_inventory import Column, read_hosts, read_vms
-from outlive.inventory.records import Inventory
-from outlive.inventory.selection import RowCondition, Selection
-from outlive.resources.reasons.inventory import ImportNotice
+from outlive.inventory import Inventory, RowCondition, Selection
+from outlive.resources.reasons import ImportNotice
 
 HOST_COLUMNS: Final = {
     "name": Column("Host"),

@@ -12,9 +12,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import LimitExceeded, Unavailable
-from outlive.commitments.ports import KeystoneDomain, Project, TokenOwner
+from outlive.base import Clock, LimitExceeded, Unavailable
+from outlive.commitments import KeystoneDomain, Project, TokenOwner
 from outlive.drivers.openstack.session import OpenStackSession, Response, decode
 
 E = TypeVar("E", Project, KeystoneDomain)
@@ -57,21 +56,21 @@ class KeystoneProjects:
 
     async def list_projects(self) -> tuple[Project, ...]:
         """All projects, by id. ``Unavailable`` also where Keystone says that it left some out."""
-        pages = [page.projects async for page in self._pages("projects", _Projects)]
-        return _by_id(one for page in pages for one in page)
+        pages = [page.projects async for page in self._list_pages("projects", _Projects)]
+        return _sort_by_id(one for page in pages for one in page)
 
     async def list_domains(self) -> tuple[KeystoneDomain, ...]:
         """All domains, by id. ``Unavailable`` as for projects."""
-        pages = [page.domains async for page in self._pages("domains", _Domains)]
-        return _by_id(one for page in pages for one in page)
+        pages = [page.domains async for page in self._list_pages("domains", _Domains)]
+        return _sort_by_id(one for page in pages for one in page)
 
-    async def _pages(self, what: str, form: type[P]) -> AsyncIterator[P]:
+    async def _list_pages(self, what: str, form: type[P]) -> AsyncIterator[P]:
         """Every page of a list.
 
         Of the link to the next page only the query is taken: its host may be one that only Keystone can reach, and our
         token goes to none but Keystone.
         """
-        url = f"{await self._session.endpoint('identity', version='3')}/{what}"
+        url = f"{await self._session.get_endpoint('identity', version='3')}/{what}"
         asked: set[str] = set()
         count = 0
         query: str | None = ""
@@ -89,31 +88,31 @@ class KeystoneProjects:
             query = page.links.next.partition("?")[2] if page.links.next is not None else None
 
 
-def _by_id(listed: Iterable[E]) -> tuple[E, ...]:
+def _sort_by_id(listed: Iterable[E]) -> tuple[E, ...]:
     """Each once, by id."""
     found = {one.id: one for one in listed}
     return tuple(found[key] for key in sorted(found))
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _NamedEntity(msgspec.Struct, frozen=True):
     id: str = ""
     name: str = ""
 
 
-class _OfDomain(_Named, frozen=True):
-    domain: _Named = _Named()
+class _OfDomain(_NamedEntity, frozen=True):
+    domain: _NamedEntity = _NamedEntity()
 
 
 class _Token(msgspec.Struct):
     expires_at: str
     user: _OfDomain
     project: _OfDomain | None = None
-    domain: _Named | None = None
+    domain: _NamedEntity | None = None
     system: dict[str, bool] | None = None
-    roles: Annotated[list[_Named], msgspec.Meta(max_length=1000)] = []
+    roles: Annotated[list[_NamedEntity], msgspec.Meta(max_length=1000)] = []
 
 
-class _Validated(msgspec.Struct):
+class _TokenAnswer(msgspec.Struct):
     token: _Token
 
 
@@ -133,7 +132,7 @@ class KeystoneTokens:
         digest = hashlib.sha256(token.encode()).digest()
         known = self._kept.get(digest)
         if known is not None and self._clock.monotonic() < known[0]:
-            return self._valid(known[1])
+            return self._check_expiry(known[1])
         task = self._asked.get(digest)
         if task is None:
             if len(self._asked) >= ASKED_LIMIT:
@@ -145,20 +144,20 @@ class KeystoneTokens:
             task = asyncio.get_running_loop().create_task(self._ask(token, digest), name="validate a token")
             self._asked[digest] = task
             task.add_done_callback(lambda done: self._forget(digest, done))
-        return self._valid(await asyncio.shield(task))
+        return self._check_expiry(await asyncio.shield(task))
 
-    def _valid(self, caller: TokenOwner | None) -> TokenOwner | None:
+    def _check_expiry(self, caller: TokenOwner | None) -> TokenOwner | None:
         return caller if caller is not None and caller.expires_at > self._clock.now() else None
 
     def _forget(self, digest: bytes, done: asyncio.Task[TokenOwner | None]) -> None:
         self._asked.pop(digest, None)
         if not done.cancelled():
-            done.exception()  # whoever waited has seen it
+            done.exception()  # the callers that waited have seen it
 
     async def _ask(self, token: str, digest: bytes) -> TokenOwner | None:
-        url = f"{await self._session.endpoint('identity', version='3')}/auth/tokens"
+        url = f"{await self._session.get_endpoint('identity', version='3')}/auth/tokens"
         answer = await self._session.get(url, params={"nocatalog": "1"}, headers={"X-Subject-Token": token})
-        caller = None if _is_unknown(answer) else _owner(decode(answer, _Validated).token)
+        caller = None if _is_unknown(answer) else _parse_owner(decode(answer, _TokenAnswer).token)
         kept_s = INVALID_S if caller is None else VALID_S
         self._kept[digest] = (self._clock.monotonic() + kept_s, caller)
         self._kept.move_to_end(digest)
@@ -177,9 +176,9 @@ def _is_unknown(answer: Response) -> bool:
         return False
 
 
-def _owner(token: _Token) -> TokenOwner:
+def _parse_owner(token: _Token) -> TokenOwner:
     project = token.project or _OfDomain()
-    domain = project.domain if token.project is not None else token.domain or _Named()
+    domain = project.domain if token.project is not None else token.domain or _NamedEntity()
     try:
         ends = datetime.fromisoformat(token.expires_at)
     except ValueError:

@@ -14,14 +14,11 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta
 
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError, leaves
-from outlive.base.random import Random
-from outlive.commitments.ports import Project
-from outlive.commitments.state import ListedCommitment
+from outlive.base import Clock, OutliveError, Random, leaf_errors
+from outlive.commitments import ListedCommitment, Project
 from outlive.drivers.openstack.session import OpenStackSession, decode
-from outlive.inventory.settings import OpenStackSettings
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.inventory import OpenStackSettings
+from outlive.runtime import OrderedTaskGroup
 
 SERVICE = "resources"
 """Limes' type of service in the catalogue."""
@@ -57,7 +54,7 @@ class LimesCommitment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """0: it does not end."""
     status: str | None = None
 
-    def of(self, project: Project) -> ListedCommitment:
+    def with_project(self, project: Project) -> ListedCommitment:
         """The same, with the project of which it was asked: Limes does not say it."""
         return ListedCommitment(
             uuid=self.uuid,
@@ -91,7 +88,7 @@ class LimesClient:
 
     async def list_commitments(self, projects: Sequence[Project]) -> tuple[ListedCommitment, ...]:
         """See ``CommitmentSource``. In the order of the projects."""
-        base = await self._session.endpoint(SERVICE, interface=INTERFACE)
+        base = await self._session.get_endpoint(SERVICE, interface=INTERFACE)
         running = asyncio.Semaphore(self._settings.project_requests)
         pause = float(self._settings.project_pause)
         tasks: list[asyncio.Task[list[ListedCommitment]]] = []
@@ -101,16 +98,16 @@ class LimesClient:
                     if number:
                         await self._clock.sleep(pause * self._random.uniform(0.5, 1.5))
                     await running.acquire()
-                    task = group.create_task(self._of_project(base, project), name=f"commitments of {project.id}")
+                    task = group.create_task(self._list_of_project(base, project), name=f"commitments of {project.id}")
                     task.add_done_callback(lambda _: running.release())
                     tasks.append(task)
         except BaseExceptionGroup as errors:
             # the others were cancelled for it
-            raise next((one for one in leaves(errors) if isinstance(one, OutliveError)), errors) from None
+            raise next((one for one in leaf_errors(errors) if isinstance(one, OutliveError)), errors) from None
         return tuple(one for task in tasks for one in task.result())
 
-    async def _of_project(self, base: str, project: Project) -> list[ListedCommitment]:
+    async def _list_of_project(self, base: str, project: Project) -> list[ListedCommitment]:
         domain, name = quote(project.domain_id, safe=""), quote(project.id, safe="")
         url = f"{base}/v1/domains/{domain}/projects/{name}/commitments"
         found = decode(await self._session.get(url, limit_bytes=ANSWER_BYTES), _Listed).commitments
-        return [one.of(project) for one in found]
+        return [one.with_project(project) for one in found]

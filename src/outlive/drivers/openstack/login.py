@@ -11,10 +11,9 @@ from typing import Any, Final, TypeVar
 import yaml  # type: ignore[import-untyped]
 
 from outlive import __version__
-from outlive.base.errors import BadInput, Forbidden, NotFound, OutliveError, Unavailable
-from outlive.base.files import check_private
+from outlive.base import BadInput, Forbidden, NotFound, OutliveError, Unavailable, check_private
 from outlive.drivers.bmc.driver import Credential
-from outlive.inventory.settings import OpenStackSettings
+from outlive.inventory import OpenStackSettings
 
 T = TypeVar("T")
 
@@ -22,7 +21,7 @@ APPLICATION: Final = "v3applicationcredential"
 CLOUDS_BYTES: Final = 2**20
 """The largest ``clouds.yaml``."""
 SECRET_KEYS: Final = ("password", "application_credential_secret", "token", "passcode")
-UNREACHED: Final = "see whether it answers, and docs/operating/openstack.md"
+UNREACHED: Final = "see whether it answers, and docs/how-to/openstack.md"
 _INSTALL: Final = "install what it needs: pip install 'outlive[openstack]'"
 
 
@@ -36,12 +35,12 @@ class Login:
             raise BadInput("openstacksdk is not installed", place="openstack.cloud", remedy=_INSTALL) from None
         path = Path(settings.clouds_file).expanduser()
         self._place = f"cloud {settings.cloud} of {path}"
-        entry = _entry(path, settings.cloud, self._place)
-        check_clouds_file(path, holds_password=any(other(entry.get("auth")).get(key) for key in SECRET_KEYS))
+        entry = _read_cloud(path, settings.cloud, self._place)
+        check_clouds_file(path, holds_password=any(as_mapping(entry.get("auth")).get(key) for key in SECRET_KEYS))
         given: dict[str, Any] = {"region_name": settings.region} if settings.region else {}
         if credential is not None:
-            given["auth"] = _auth(credential, str(entry.get("auth_type", "")))
-        named = str(other(entry.get("auth")).get("username", ""))
+            given["auth"] = _auth_members(credential, str(entry.get("auth_type", "")))
+        named = str(as_mapping(entry.get("auth")).get("username", ""))
         self._user = credential.username if credential is not None else named
         # openstacksdk warns of a library that neither it nor we use here, at every entry that it reads
         warnings.filterwarnings("ignore", message="Support for InfluxDB")
@@ -61,26 +60,26 @@ class Login:
             raise BadInput(
                 f"cannot be used: {str(error).splitlines()[0][:200] if str(error) else type(error).__name__}",
                 place=self._place,
-                remedy="see docs/operating/openstack.md",
+                remedy="see docs/how-to/openstack.md",
             ) from error
 
-    def token(self) -> str:
+    def get_token(self) -> str:
         """The token, a new one where the old one is about to end."""
-        return str(self._said(self._session.get_token, "log in") or "")
+        return str(self._ask(self._session.get_token, "log in") or "")
 
     def renew(self, refused: str) -> str:
         """A new token, unless another one than ``refused`` is there already."""
-        if self.token() == refused:
+        if self.get_token() == refused:
             self._session.invalidate()
-        return self.token()
+        return self.get_token()
 
-    def endpoint(self, service: str, interface: str, version: str) -> str:
+    def get_endpoint(self, service: str, interface: str, version: str) -> str:
         """An address in the catalogue; ``version`` as in ``3``: of an address that names none, that version's."""
         wanted: dict[str, Any] = {"skip_discovery": True}
         if version:
             wanted = {"min_version": version, "max_version": f"{version.partition('.')[0]}.latest"}
 
-        def found() -> str:
+        def find_endpoint() -> str:
             from keystoneauth1.exceptions import EndpointNotFound
 
             url = self._session.get_endpoint(
@@ -90,9 +89,9 @@ class Login:
                 raise EndpointNotFound(f"the catalogue has no {interface} endpoint of {service}")
             return str(url)
 
-        return self._said(found, f"find the {service} endpoint")
+        return self._ask(find_endpoint, f"find the {service} endpoint")
 
-    def tls(self) -> ssl.SSLContext | bool:
+    def tls_verification(self) -> ssl.SSLContext | bool:
         """How certificates are checked, for other clients."""
         verify, certificate = self._region.get_requests_verify_args()
         if verify is False:
@@ -109,32 +108,32 @@ class Login:
             ) from None
         return context
 
-    def _said(self, ask: Callable[[], T], what: str) -> T:
+    def _ask(self, ask: Callable[[], T], what: str) -> T:
         from keystoneauth1.exceptions import ClientException
 
         try:
             return ask()
         except (ClientException, OSError, ValueError, TypeError) as error:
-            raise as_error(error, what, self._place, self._user) from None
+            raise translate_error(error, what, self._place, self._user) from None
 
 
-def _entry(path: Path, cloud: str, place: str) -> dict[str, Any]:
+def _read_cloud(path: Path, cloud: str, place: str) -> dict[str, Any]:
     """The entry as the file has it."""
     check_clouds_file(path, holds_password=False)
     try:
         document = yaml.safe_load(path.read_bytes())
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise BadInput("is not YAML", place=str(path), remedy="see docs/operating/openstack.md") from None
+        raise BadInput("is not YAML", place=str(path), remedy="see docs/how-to/openstack.md") from None
     except OSError as error:
         raise Unavailable(f"cannot be read: {error.strerror}", place=str(path), remedy="see its folder") from None
-    clouds = other(other(document).get("clouds"))
+    clouds = as_mapping(as_mapping(document).get("clouds"))
     if not isinstance(clouds.get(cloud), dict):
         known = ", ".join(sorted(map(str, clouds))) or "none"
         raise BadInput("is not there", place=place, remedy=f"the file has: {known}")
-    return other(clouds[cloud])
+    return as_mapping(clouds[cloud])
 
 
-def _auth(credential: Credential, kind: str) -> dict[str, str]:
+def _auth_members(credential: Credential, kind: str) -> dict[str, str]:
     """A secret as the members of ``auth``: user and password, or id and secret of an application credential."""
     if kind == APPLICATION:
         return {
@@ -165,7 +164,7 @@ def check_clouds_file(path: Path, *, holds_password: bool) -> None:
         raise Forbidden(error.message, place=str(path), remedy=remedy) from None
 
 
-def as_error(error: BaseException, what: str, place: str, user: str) -> OutliveError:
+def translate_error(error: BaseException, what: str, place: str, user: str) -> OutliveError:
     """An exception of openstacksdk or keystoneauth as ours, in one line."""
     from keystoneauth1 import exceptions as keystone
 
@@ -178,6 +177,6 @@ def as_error(error: BaseException, what: str, place: str, user: str) -> OutliveE
     return Unavailable(f"cannot {what}: {said}", place=place, remedy=UNREACHED)
 
 
-def other(values: Any) -> dict[str, Any]:
+def as_mapping(values: Any) -> dict[str, Any]:
     """A mapping, or nothing where it is none."""
     return dict(values) if isinstance(values, Mapping) else {}

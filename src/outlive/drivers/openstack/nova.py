@@ -2,8 +2,8 @@
 live moves of servers.
 
 A list is whole or the call fails. What no list can be trusted with is the absence of a server: a Nova that cannot reach
-one of its cells leaves that cell's servers out and says 200. So ``gone`` asks for each one by itself, and only a 404
-means that it is gone (docs/operating/openstack.md#gone).
+one of its cells leaves that cell's servers out and says 200. So ``find_deleted`` asks for each one by itself, and only
+a 404 means that it is gone (docs/how-to/openstack.md#gone).
 """
 
 from __future__ import annotations
@@ -17,13 +17,10 @@ from urllib.parse import parse_qs, quote
 
 import msgspec
 
-from outlive.base import limits
-from outlive.base.clock import Clock
-from outlive.base.errors import Forbidden, LimitExceeded, OutliveError, Refused, Unavailable
-from outlive.base.logging import get_logger
+from outlive.base import Clock, Forbidden, LimitExceeded, OutliveError, Refused, Unavailable, get_logger, limits
 from outlive.drivers.openstack.inventory import COMPUTE
 from outlive.drivers.openstack.session import OpenStackSession, Response, decode, refusal_of
-from outlive.inventory.settings import OpenStackSettings
+from outlive.inventory import OpenStackSettings
 
 MICROVERSION: Final = "2.61"
 """The first at which flavors come with their extra specs, and a server with its flavor's sizes."""
@@ -50,7 +47,7 @@ class NovaClient:
         self._settings = settings
         self._clock = clock
 
-    async def servers(self, since: float | None = None) -> tuple[list[Record], float]:
+    async def list_servers(self, since: float | None = None) -> tuple[list[Record], float]:
         """All servers of all projects, and as of when, in seconds since 1970 by Nova's own clock.
 
         With ``since`` those that changed after it, deleted ones (status ``DELETED``) among them.
@@ -58,62 +55,62 @@ class NovaClient:
         params = {"all_tenants": "1"}
         if since is not None:
             params["changes-since"] = datetime.fromtimestamp(int(since), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return await self._pages("servers/detail", "servers", params)
+        return await self._list_pages("servers/detail", "servers", params)
 
-    async def server(self, server_id: str) -> Record | None:
+    async def find_server(self, server_id: str) -> Record | None:
         """One server; ``None`` where Nova itself says that it knows none of that id: a proxy may say 404 as well."""
-        return await self._one(f"servers/{quote(server_id, safe='')}", "server")
+        return await self._get_one(f"servers/{quote(server_id, safe='')}", "server")
 
-    async def gone(self, server_ids: Iterable[str]) -> frozenset[str]:
+    async def find_deleted(self, server_ids: Iterable[str]) -> frozenset[str]:
         """Those of which Nova says that there are none; at most ``GONE_CHECKS`` are asked about. One that cannot be
         asked about is not gone."""
         gone: set[str] = set()
         for server_id, _ in zip(server_ids, range(GONE_CHECKS), strict=False):
             try:
-                if await self.server(server_id) is None:
+                if await self.find_server(server_id) is None:
                     gone.add(server_id)
             except OutliveError as error:
                 _log.warning("openstack.server-unknown", server=server_id, error=str(error))
                 break
         return frozenset(gone)
 
-    async def flavors(self) -> list[Record]:
+    async def list_flavors(self) -> list[Record]:
         """All flavors, private ones among them, with their extra specs."""
-        return (await self._pages("flavors/detail", "flavors", {"is_public": "None"}))[0]
+        return (await self._list_pages("flavors/detail", "flavors", {"is_public": "None"}))[0]
 
-    async def hypervisors(self) -> list[Record]:
+    async def list_hypervisors(self) -> list[Record]:
         """All hypervisors."""
-        return (await self._pages("os-hypervisors/detail", "hypervisors", {}))[0]
+        return (await self._list_pages("os-hypervisors/detail", "hypervisors", {}))[0]
 
-    async def hypervisor(self, hypervisor_id: str) -> Record | None:
+    async def find_hypervisor(self, hypervisor_id: str) -> Record | None:
         """One hypervisor; ``None`` where Nova knows none of that id."""
-        return await self._one(f"os-hypervisors/{quote(hypervisor_id, safe='')}", "hypervisor")
+        return await self._get_one(f"os-hypervisors/{quote(hypervisor_id, safe='')}", "hypervisor")
 
-    async def aggregates(self) -> list[Record]:
+    async def list_aggregates(self) -> list[Record]:
         """All host aggregates."""
         return await self._list("os-aggregates", "aggregates", {})
 
-    async def services(self) -> list[Record]:
+    async def list_services(self) -> list[Record]:
         """All compute services."""
         return await self._list("os-services", "services", {"binary": COMPUTE})
 
-    async def server_groups(self) -> list[Record] | None:
+    async def list_server_groups(self) -> list[Record] | None:
         """The groups of all projects; ``None`` where our user may not list them."""
         try:
             return await self._list("os-server-groups", "server_groups", {"all_projects": "True"})
         except Forbidden:
             return None
 
-    async def migrations(self, server_id: str) -> list[Record]:
+    async def list_migrations(self, server_id: str) -> list[Record]:
         """The migrations of a server, in any order."""
-        return (await self._pages("os-migrations", "migrations", {"instance_uuid": server_id}))[0]
+        return (await self._list_pages("os-migrations", "migrations", {"instance_uuid": server_id}))[0]
 
     async def migrate_live(self, server_id: str) -> None:
         """Have a server moved live to whatever host Nova finds, without copying its disks; Nova says yes before it
         moves. ``Refused`` where it says no."""
         path = f"servers/{quote(server_id, safe='')}/action"
         asked = {"os-migrateLive": {"host": None, "block_migration": False}}
-        base = await self._session.endpoint("compute", version="2.1")
+        base = await self._session.get_endpoint("compute", version="2.1")
         answer = await self._session.post(f"{base}/{path}", asked, headers=HEADERS)
         if answer.status in (400, 409):
             said = answer.body[: limits.ERROR_BODY_BYTES].decode(errors="replace").strip()
@@ -121,21 +118,21 @@ class NovaClient:
         if answer.status != 202:
             raise refusal_of(answer)
 
-    async def _one(self, path: str, key: str) -> Record | None:
+    async def _get_one(self, path: str, key: str) -> Record | None:
         answer = await self._get(path, {})
         if answer.status == 404 and _is_item_not_found(answer):
             return None
         found = decode(answer, dict[str, Any]).get(key)
         if not isinstance(found, dict):
-            raise _nonsense(answer, f"no {key}")
+            raise _bad_answer(answer, f"no {key}")
         return found
 
     async def _list(self, path: str, key: str, params: Mapping[str, str]) -> list[Record]:
         """A list that has no pages."""
         answer = await self._get(path, params)
-        return _records(answer, decode(answer, dict[str, Any]), key)
+        return _get_records(answer, decode(answer, dict[str, Any]), key)
 
-    async def _pages(self, path: str, key: str, params: Mapping[str, str]) -> tuple[list[Record], float]:
+    async def _list_pages(self, path: str, key: str, params: Mapping[str, str]) -> tuple[list[Record], float]:
         """All pages of a list, and when the first was made."""
         found: list[Record] = []
         markers: set[str] = set()
@@ -145,21 +142,21 @@ class NovaClient:
             limited = {**params, "limit": str(self._settings.page_size), **({"marker": marker} if marker else {})}
             answer = await self._get(path, limited)
             if page == 0:
-                as_of = _date(answer) or as_of
+                as_of = _parse_date(answer) or as_of
             document = decode(answer, dict[str, Any])
-            found += _records(answer, document, key)
+            found += _get_records(answer, document, key)
             if len(found) > RECORDS_LIMIT:
                 raise LimitExceeded(f"has more than {RECORDS_LIMIT} {key}", place=answer.url, remedy="ask for fewer")
-            marker = _next(answer, document.get(f"{key}_links") or [])
+            marker = _next_marker(answer, document.get(f"{key}_links") or [])
             if not marker:
                 return found, as_of
             if marker in markers:
-                raise _nonsense(answer, f"page {marker} twice")
+                raise _bad_answer(answer, f"page {marker} twice")
             markers.add(marker)
         raise LimitExceeded(f"{key} have more than {PAGES_LIMIT} pages", place=path, remedy="raise openstack.pageSize")
 
     async def _get(self, path: str, params: Mapping[str, str]) -> Response:
-        base = await self._session.endpoint("compute", version="2.1")
+        base = await self._session.get_endpoint("compute", version="2.1")
         answer = await self._session.get(f"{base}/{path}", params=params, headers=HEADERS)
         if answer.status == 406:
             raise Unavailable(
@@ -175,28 +172,28 @@ def _is_item_not_found(answer: Response) -> bool:
         return False
 
 
-def _records(answer: Response, document: Record, key: str) -> list[Record]:
+def _get_records(answer: Response, document: Record, key: str) -> list[Record]:
     """The objects under ``key``; ``Unavailable`` where any of them is none."""
     found = document.get(key)
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise _nonsense(answer, f"no list of {key}")
+        raise _bad_answer(answer, f"no list of {key}")
     return found
 
 
-def _next(answer: Response, links: object) -> str:
+def _next_marker(answer: Response, links: object) -> str:
     """The marker of the next page. Only that is taken of the link: its host may be one that only Nova can reach."""
     if not isinstance(links, list):
-        raise _nonsense(answer, "links that are no list")
+        raise _bad_answer(answer, "links that are no list")
     for link in links:
         if isinstance(link, dict) and link.get("rel") == "next":
             marker = parse_qs(str(link.get("href")).partition("?")[2]).get("marker")
             if not marker:
-                raise _nonsense(answer, "a next page without a marker")
+                raise _bad_answer(answer, "a next page without a marker")
             return marker[0]
     return ""
 
 
-def _date(answer: Response) -> float:
+def _parse_date(answer: Response) -> float:
     """When it was made; 0 where it does not say so."""
     said = {name.lower(): value for name, value in answer.headers.items()}.get("date", "")
     try:
@@ -205,5 +202,5 @@ def _date(answer: Response) -> float:
         return 0.0
 
 
-def _nonsense(answer: Response, what: str) -> Unavailable:
+def _bad_answer(answer: Response, what: str) -> Unavailable:
     return Unavailable(f"answers with {what}", place=answer.url, remedy="see its log, and what stands between us")

@@ -9,17 +9,14 @@ than the last, by Nova's own clock, so that a change is rather seen twice than m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.errors import Unavailable
+from outlive.base import Clock, Unavailable
 from outlive.drivers.libvirt.threads import Threads
 from outlive.drivers.openstack.inventory import HOST_FIELDS, Item, Lists, fill_inventory, service_host
 from outlive.drivers.openstack.nova import DELETED, NovaClient, Record
-from outlive.inventory.ports import Reading
-from outlive.inventory.records import Inventory
-from outlive.inventory.settings import OpenStackSettings
-from outlive.resources.documents import Problems
+from outlive.inventory import Inventory, OpenStackSettings, Reading
+from outlive.resources import Problems
 
 NOVA: Final = "nova"
 HYPERVISORS_LIMIT: Final = 32
@@ -49,47 +46,36 @@ class NovaInventory:
         """See ``InventorySource``."""
         self._full_at = None
 
-    async def gone(self, vm_ids: Iterable[str]) -> frozenset[str]:
+    async def find_missing(self, vm_ids: Iterable[str]) -> frozenset[str]:
         """See ``InventorySource``."""
-        return await self._nova.gone(vm_ids)
+        return await self._nova.find_deleted(vm_ids)
 
     async def read(self) -> Reading:
         """See ``InventorySource``."""
         now = self._clock.monotonic()
         if self._full_at is None or now - self._full_at >= float(self._settings.full_interval):
             return await self._read_all(now)
-        return await self._read_changes()
-
-    async def _read_all(self, now: float) -> Reading:
-        # servers first: a host that one of them is on is listed afterwards
-        servers, as_of = await self._nova.servers()
-        lists: dict[str, list[Record] | None] = {
-            "hypervisors": await self._nova.hypervisors(),
-            "services": await self._nova.services(),
-            "aggregates": await self._nova.aggregates(),
-            "flavors": await self._nova.flavors(),
-            "server_groups": await self._nova.server_groups(),
-        }
-        by_id = _by_id(servers)
-        inventory = await self._mapped(lists, by_id.values(), with_flavors=True)
-        self._full_at, self._as_of, self._servers, self._lists = now, as_of, by_id, lists
-        return Reading(inventory, full=True)
-
-    async def _read_changes(self) -> Reading:
-        listed, as_of = await self._nova.servers(since=self._as_of - float(self._settings.overlap))
-        services = await self._nova.services()
-        found = _by_id(listed)
+        listed, as_of = await self._nova.list_servers(since=self._as_of - float(self._settings.overlap))
+        services = await self._nova.list_services()
+        found = _index_by_id(listed)
         deleted = frozenset(key for key, one in found.items() if one.get("status") == DELETED)
         changed = {key: one for key, one in found.items() if key not in deleted and self._servers.get(key) != one}
-        hosts = _changed_hosts(self._lists["services"] or [], services)
+        before, after = (
+            {str(one.get("host")): tuple(one.get(name) for name in STATE_FIELDS) for one in each}
+            for each in (self._lists["services"] or [], services)
+        )
+        hosts = frozenset(host for host, state in after.items() if before.get(host) != state)
         lists = {**self._lists, "services": services}
-        touched = self._hosts_of({**changed, **{key: found[key] for key in deleted}})
-        fresh = await self._read_what_is_new(changed, lists)
+        # hosts that these servers are on now, or were on as far as we know
+        moved = {**changed, **{key: found[key] for key in deleted}}
+        records = [*moved.values(), *(self._servers[key] for key in moved if key in self._servers)]
+        touched = frozenset(host for one in records if isinstance(host := one.get(HOST_FIELDS[0]), str) and host)
+        fresh = await self._read_stale_lists(changed, lists)
         if "hypervisors" not in fresh:
-            lists["hypervisors"] = await self._with_fresh(lists["hypervisors"] or [], touched)
+            lists["hypervisors"] = await self._refresh_hypervisors(lists["hypervisors"] or [], touched)
         inventory = Inventory(what=NOVA, problems=Problems(), has_hosts=True, has_vms=True)
         if changed or hosts or touched or fresh:
-            inventory = await self._mapped(lists, changed.values(), with_flavors="flavors" in fresh)
+            inventory = await self._map_records(lists, changed.values(), with_flavors="flavors" in fresh)
             if "hypervisors" not in fresh:
                 inventory.hosts = [host for host in inventory.hosts if host.name in hosts | touched]
         self._as_of, self._lists = as_of, lists
@@ -98,28 +84,38 @@ class NovaInventory:
             self._servers.pop(key, None)
         return Reading(inventory, full=False, deleted=deleted)
 
-    def _hosts_of(self, servers: Mapping[str, Record]) -> frozenset[str]:
-        """Hosts that these servers are on now, or were on as far as we know."""
-        records = [*servers.values(), *(self._servers[key] for key in servers if key in self._servers)]
-        return frozenset(host for one in records if isinstance(host := one.get(HOST_FIELDS[0]), str) and host)
+    async def _read_all(self, now: float) -> Reading:
+        # servers first: a host that one of them is on is listed afterwards
+        servers, as_of = await self._nova.list_servers()
+        lists: dict[str, list[Record] | None] = {
+            "hypervisors": await self._nova.list_hypervisors(),
+            "services": await self._nova.list_services(),
+            "aggregates": await self._nova.list_aggregates(),
+            "flavors": await self._nova.list_flavors(),
+            "server_groups": await self._nova.list_server_groups(),
+        }
+        by_id = _index_by_id(servers)
+        inventory = await self._map_records(lists, by_id.values(), with_flavors=True)
+        self._full_at, self._as_of, self._servers, self._lists = now, as_of, by_id, lists
+        return Reading(inventory, full=True)
 
-    async def _with_fresh(self, hypervisors: list[Record], hosts: frozenset[str]) -> list[Record]:
+    async def _refresh_hypervisors(self, hypervisors: list[Record], hosts: frozenset[str]) -> list[Record]:
         """The hypervisors, those of these hosts as they are now: what they have left changes with their servers."""
-        concerned = [one for one in hypervisors if service_host(_item("", one)) in hosts]
+        concerned = [one for one in hypervisors if service_host(_build_item("", one)) in hosts]
         if len(concerned) > HYPERVISORS_LIMIT:
-            return await self._nova.hypervisors()
+            return await self._nova.list_hypervisors()
         now: dict[str, Record] = {}
         for one in concerned:
             known = str(one.get("id"))
-            now[known] = await self._nova.hypervisor(known) or one
+            now[known] = await self._nova.find_hypervisor(known) or one
         return [now.get(str(one.get("id")), one) for one in hypervisors]
 
-    async def _read_what_is_new(
+    async def _read_stale_lists(
         self, changed: Mapping[str, Record], lists: dict[str, list[Record] | None]
     ) -> frozenset[str]:
         """Read those lists again that lack what a changed server names; which ones."""
         flavors = {one.get("name") for one in lists["flavors"] or ()}
-        hosts = {service_host(_item("", one)) for one in lists["hypervisors"] or ()}
+        hosts = {service_host(_build_item("", one)) for one in lists["hypervisors"] or ()}
         fresh: set[str] = set()
         for one in changed.values():
             flavor, host = one.get("flavor"), one.get(HOST_FIELDS[0])
@@ -130,10 +126,10 @@ class NovaInventory:
         if changed.keys() - self._servers.keys():
             fresh.add("server_groups")
         for name in sorted(fresh):
-            lists[name] = await getattr(self._nova, name)()
+            lists[name] = await getattr(self._nova, f"list_{name}")()
         return frozenset(fresh)
 
-    async def _mapped(
+    async def _map_records(
         self, lists: Mapping[str, list[Record] | None], servers: Iterable[Record], *, with_flavors: bool
     ) -> Inventory:
         """The records as an inventory, in a thread: there may be many."""
@@ -161,7 +157,7 @@ class NovaInventory:
         return await self._threads.submit(work)
 
 
-def _by_id(servers: Iterable[Record]) -> dict[str, Record]:
+def _index_by_id(servers: Iterable[Record]) -> dict[str, Record]:
     """Servers by id; ``Unavailable`` for a list in which one has none."""
     found: dict[str, Record] = {}
     for one in servers:
@@ -172,21 +168,11 @@ def _by_id(servers: Iterable[Record]) -> dict[str, Record]:
     return found
 
 
-def _changed_hosts(before: Iterable[Record], after: Iterable[Record]) -> frozenset[str]:
-    """Hosts of which the compute service says something else than before."""
-    was, now = (_states(services) for services in (before, after))
-    return frozenset(host for host, state in now.items() if was.get(host) != state)
-
-
-def _states(services: Iterable[Record]) -> dict[str, tuple[Any, ...]]:
-    return {str(one.get("host")): tuple(one.get(name) for name in STATE_FIELDS) for one in services}
-
-
 def items_of(what: str, records: Iterable[Record] | None, problems: Problems | None = None) -> list[Item]:
     """The records of one list as entries of an inventory."""
-    return [_item(what, one, problems) for one in records or ()]
+    return [_build_item(what, one, problems) for one in records or ()]
 
 
-def _item(what: str, record: Record, problems: Problems | None = None) -> Item:
+def _build_item(what: str, record: Record, problems: Problems | None = None) -> Item:
     name = record.get("id") or record.get("name") or record.get("host") or ""
     return Item(f"Nova's {what} {name}", record, {}, problems or Problems())

@@ -14,14 +14,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from outlive.base.errors import OutliveError, Unavailable
-from outlive.base.logging import get_logger
+from outlive.base import OutliveError, Unavailable, get_logger
 from outlive.drivers.openstack.inventory import HOST_FIELDS
 from outlive.drivers.openstack.nova import NovaClient, Record
-from outlive.placement.descheduling import ACTIVE
-from outlive.placement.detectors import Move
-from outlive.placement.ports import VmLocation
-from outlive.resources.meta import object_name
+from outlive.placement import ACTIVE, CompletedMove, VmLocation
+from outlive.resources import object_name
 
 MADE: Final = frozenset({"completed", "confirmed", "done", "finished"})
 """States of migrations that have moved their server."""
@@ -48,25 +45,25 @@ class NovaMoves:
 
     async def locate(self, vm: str, request: str) -> VmLocation | None:
         """Where the server is; it is ``ACTIVE`` if it runs, Nova does nothing with it and no migration goes on."""
-        found = await self._nova.server(vm)
+        found = await self._nova.find_server(vm)
         if found is None:
             return None
-        host, status = _host(found.get(HOST_FIELDS[0])), str(found.get("status") or "")
+        host, status = _host_name(found.get(HOST_FIELDS[0])), str(found.get("status") or "")
         task = found.get("OS-EXT-STS:task_state")
         state = str(task).upper() if task and status == ACTIVE else status
         if state != ACTIVE:
             return VmLocation(host=host, state=state)
-        migrations = await self._nova.migrations(vm)
-        last = max(migrations, key=_begun, default=None)
+        migrations = await self._nova.list_migrations(vm)
+        last = max(migrations, key=_begin_key, default=None)
         if last is not None and last.get("status") in UNDER_WAY:
             return VmLocation(host=host, state=MOVING)
-        return VmLocation(host=host, state=state, refusal=_failure(migrations, self._before.get(request)))
+        return VmLocation(host=host, state=state, refusal=_find_failure(migrations, self._before.get(request)))
 
     async def migrate(self, vm: str, request: str) -> None:
         """Ask Nova once; ``Refused`` where it says no. Where it gives no answer it may have begun: ``locate`` tells."""
         if request in self._before:
             return
-        self._before[request] = frozenset(_id(one) for one in await self._nova.migrations(vm))
+        self._before[request] = frozenset(_migration_id(one) for one in await self._nova.list_migrations(vm))
         while len(self._before) > REQUESTS_KEPT:
             self._before.popitem(last=False)
         try:
@@ -77,33 +74,35 @@ class NovaMoves:
             del self._before[request]
             raise
 
-    async def moves(self, vm: str) -> Sequence[Move]:
+    async def list_moves(self, vm: str) -> Sequence[CompletedMove]:
         """The migrations that were made, the oldest first."""
-        made = [one for one in await self._nova.migrations(vm) if one.get("status") in MADE]
+        made = [one for one in await self._nova.list_migrations(vm) if one.get("status") in MADE]
         return [
-            Move(source=_host(one.get("source_compute")), target=_host(one.get("dest_compute")))
-            for one in sorted(made, key=_begun)
+            CompletedMove(source=_host_name(one.get("source_compute")), target=_host_name(one.get("dest_compute")))
+            for one in sorted(made, key=_begin_key)
         ]
 
 
-def _failure(migrations: Sequence[Record], before: frozenset[str] | None) -> str:
+def _find_failure(migrations: Sequence[Record], before: frozenset[str] | None) -> str:
     """What became of the move, if it failed; nothing where nobody knows which migrations there were before."""
-    new = [one for one in migrations if before is not None and _id(one) not in before]
-    last = max(new, key=_begun, default=None)
+    new = [one for one in migrations if before is not None and _migration_id(one) not in before]
+    last = max(new, key=_begin_key, default=None)
     if last is None or last.get("status") not in FAILED:
         return ""
-    return f"Nova's migration {_id(last)} to {last.get('dest_compute') or 'another host'}: {last.get('status')}"
+    return (
+        f"Nova's migration {_migration_id(last)} to {last.get('dest_compute') or 'another host'}: {last.get('status')}"
+    )
 
 
-def _host(name: object) -> str:
+def _host_name(name: object) -> str:
     """The name of the host's object; empty where Nova names none."""
     return object_name(str(name), "host") if name else ""
 
 
-def _id(migration: Record) -> str:
+def _migration_id(migration: Record) -> str:
     return str(migration.get("uuid") or migration.get("id") or "")
 
 
-def _begun(migration: Record) -> tuple[str, int]:
+def _begin_key(migration: Record) -> tuple[str, int]:
     number = migration.get("id")
     return str(migration.get("created_at") or ""), number if isinstance(number, int) else 0

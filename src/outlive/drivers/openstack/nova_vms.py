@@ -14,16 +14,14 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from outlive.base.clock import Clock
-from outlive.base.errors import Unavailable
+from outlive.base import Clock, Unavailable
 from outlive.drivers.libvirt.threads import Threads
 from outlive.drivers.openstack.inventory import BareMetal, Lists, find_bare_metal
 from outlive.drivers.openstack.nova import DELETED, NovaClient, Record
 from outlive.drivers.openstack.nova_inventory import items_of
-from outlive.drivers.synced_tables import RAM_MIB_MOST, VCPUS_MOST, flavor_row, readable, server_row
-from outlive.inventory.settings import OpenStackSettings
-from outlive.placement.settings import MIB
-from outlive.placement.vms import MILLI, FlavorRow, VmList, VmView, join_row, join_rows
+from outlive.drivers.synced_tables import RAM_MIB_MOST, VCPUS_MOST, flavor_row, parse_rows, server_row
+from outlive.inventory import OpenStackSettings
+from outlive.placement import MIB, MILLI, FlavorRow, VmList, VmView, join_row, join_rows
 
 SOURCE: Final = "nova"
 
@@ -48,20 +46,20 @@ class NovaVms:
         """Every server with a host and a flavor whose size is known, by id."""
         async with self._turn:
             await self._refresh()
-            return await self._threads.submit(lambda: _joined(self._servers, self._flavors))
+            return await self._threads.submit(lambda: _join_records(self._servers, self._flavors))
 
     async def get_vm(self, vm_id: str) -> VmView | None:
         """One server as Nova has it now."""
-        record = await self._nova.server(vm_id)
+        record = await self._nova.find_server(vm_id)
         if record is None or _is_on_metal(self._metal, record):
             return None
-        servers, _ = readable([_server(record)], server_row)
-        flavors, _ = readable(map(_flavor, self._flavors), flavor_row)
+        servers, _ = parse_rows([_server_fields(record)], server_row)
+        flavors, _ = parse_rows(map(_flavor_fields, self._flavors), flavor_row)
         server = next(iter(servers), None)
-        known = (*flavors, *_embedded([record], flavors))
+        known = (*flavors, *_find_deleted_flavors([record], flavors))
         flavor = next((one for one in known if server is not None and one.name == server.flavor_name), None)
         view = join_row(server, flavor)
-        return _own(view, record) if view is not None else None
+        return _apply_own_size(view, record) if view is not None else None
 
     async def _refresh(self) -> None:
         now = self._clock.monotonic()
@@ -70,8 +68,8 @@ class NovaVms:
         if self._full_at is None or now - self._full_at >= float(self._settings.full_interval):
             await self._read_all(now)
         else:
-            listed, as_of = await self._nova.servers(since=self._as_of - float(self._settings.overlap))
-            for key, one in [(_id(one), one) for one in listed]:
+            listed, as_of = await self._nova.list_servers(since=self._as_of - float(self._settings.overlap))
+            for key, one in [(_server_id(one), one) for one in listed]:
                 if one.get("status") == DELETED or _is_on_metal(self._metal, one):
                     self._servers.pop(key, None)
                 else:
@@ -80,18 +78,18 @@ class NovaVms:
         self._read_at = now
 
     async def _read_all(self, now: float) -> None:
-        listed, as_of = await self._nova.servers()
-        flavors, hypervisors = await self._nova.flavors(), await self._nova.hypervisors()
-        services = await self._nova.services()
-        found = {_id(one): one for one in listed}
+        listed, as_of = await self._nova.list_servers()
+        flavors, hypervisors = await self._nova.list_flavors(), await self._nova.list_hypervisors()
+        services = await self._nova.list_services()
+        found = {_server_id(one): one for one in listed}
         missing = sorted(self._servers.keys() - found.keys())
-        gone = await self._nova.gone(missing) if missing else frozenset()
+        gone = await self._nova.find_deleted(missing) if missing else frozenset()
         found.update((key, self._servers[key]) for key in missing if key not in gone)
-        metal, vms = await self._threads.submit(lambda: _without_metal(found, hypervisors, services, flavors))
+        metal, vms = await self._threads.submit(lambda: _exclude_metal(found, hypervisors, services, flavors))
         self._servers, self._flavors, self._metal, self._as_of, self._full_at = vms, flavors, metal, as_of, now
 
 
-def _without_metal(
+def _exclude_metal(
     by_id: Mapping[str, Record],
     hypervisors: Iterable[Record],
     services: Iterable[Record],
@@ -111,14 +109,14 @@ def _is_on_metal(metal: BareMetal, server: Record) -> bool:
     return metal.is_server(items_of("server", [server])[0])
 
 
-def _joined(by_id: Mapping[str, Record], listed: Iterable[Record]) -> VmList:
-    servers, bad_servers = readable((_server(by_id[key]) for key in sorted(by_id)), server_row)
-    flavors, bad_flavors = readable(map(_flavor, listed), flavor_row)
-    found = join_rows(servers, (*flavors, *_embedded(by_id.values(), flavors)))
+def _join_records(by_id: Mapping[str, Record], listed: Iterable[Record]) -> VmList:
+    servers, bad_servers = parse_rows((_server_fields(by_id[key]) for key in sorted(by_id)), server_row)
+    flavors, bad_flavors = parse_rows(map(_flavor_fields, listed), flavor_row)
+    found = join_rows(servers, (*flavors, *_find_deleted_flavors(by_id.values(), flavors)))
     unreadable = {"servers": bad_servers, "flavors": bad_flavors}
     return msgspec.structs.replace(
         found,
-        vms=tuple(_own(vm, by_id.get(vm.id, {})) for vm in found.vms),
+        vms=tuple(_apply_own_size(vm, by_id.get(vm.id, {})) for vm in found.vms),
         unreadable={what: number for what, number in unreadable.items() if number},
     )
 
@@ -130,7 +128,7 @@ class _Size(msgspec.Struct, frozen=True):
     ram: Annotated[int, Meta(ge=0, le=RAM_MIB_MOST)]
 
 
-def _own(view: VmView, record: Record) -> VmView:
+def _apply_own_size(view: VmView, record: Record) -> VmView:
     """The VM with the size that it was made with: its flavor's name may be that of another one by now."""
     try:
         size = msgspec.convert(record.get("flavor"), _Size)
@@ -140,14 +138,14 @@ def _own(view: VmView, record: Record) -> VmView:
     return msgspec.structs.replace(view, source=SOURCE, cpu_milli=cpu, memory_bytes=memory)
 
 
-def _id(record: Record) -> str:
+def _server_id(record: Record) -> str:
     found = record.get("id")
     if not isinstance(found, str) or not found:
         raise Unavailable("lists a server without an id", place="Nova", remedy="see its log")
     return found
 
 
-def _server(record: Record) -> Record:
+def _server_fields(record: Record) -> Record:
     """A record of Nova as a row: the flavor's name stands beside the other members."""
     flavor = record.get("flavor")
     return {
@@ -163,7 +161,7 @@ def _server(record: Record) -> Record:
     }
 
 
-def _flavor(record: Record) -> Record:
+def _flavor_fields(record: Record) -> Record:
     specs = record.get("extra_specs")
     return {
         "name": record.get("name"),
@@ -174,12 +172,12 @@ def _flavor(record: Record) -> Record:
     }
 
 
-def _embedded(records: Iterable[Record], known: Iterable[FlavorRow]) -> list[FlavorRow]:
+def _find_deleted_flavors(records: Iterable[Record], known: Iterable[FlavorRow]) -> list[FlavorRow]:
     """Flavors that were deleted and that servers still have, with the sizes that Nova kept with the server."""
     names = {flavor.name for flavor in known}
     kept: dict[str, Record] = {}
     for record in records:
         flavor: Any = record.get("flavor")
         if isinstance(flavor, dict) and isinstance(name := flavor.get("original_name"), str) and name not in names:
-            kept.setdefault(name, _flavor({**flavor, "name": name}))
-    return list(readable(kept.values(), flavor_row)[0])
+            kept.setdefault(name, _flavor_fields({**flavor, "name": name}))
+    return list(parse_rows(kept.values(), flavor_row)[0])

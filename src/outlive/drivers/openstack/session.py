@@ -2,11 +2,10 @@
 
 openstacksdk reads the entry, logs in at Keystone and finds endpoints in the catalogue; that blocks and therefore runs
 in threads. The requests themselves are asynchronous, so that each has a deadline and a largest answer, and can be given
-up. A request that is answered 401 is sent once more with a new token. Nothing else is repeated: whoever asks asks
-again.
+up. A request that is answered 401 is sent once more with a new token. Nothing else is repeated: the caller asks again.
 
 The password is in the file, which nobody else may read then, or in a ``Secret``, which is opened when a new login needs
-it (docs/operating/openstack.md). It is in no message, no log and no environment of another process.
+it (docs/how-to/openstack.md). It is in no message, no log and no environment of another process.
 """
 
 from __future__ import annotations
@@ -19,13 +18,11 @@ from typing import Final, TypeVar
 import aiohttp
 import msgspec
 
-from outlive.base import limits
-from outlive.base.deadline import deadline
-from outlive.base.errors import Forbidden, NotFound, OutliveError, Unavailable
+from outlive.base import Forbidden, NotFound, OutliveError, Unavailable, deadline, limits
 from outlive.drivers.bmc.driver import Credential
 from outlive.drivers.libvirt.threads import Threads
 from outlive.drivers.openstack.login import UNREACHED, Login
-from outlive.inventory.settings import OpenStackSettings
+from outlive.inventory import OpenStackSettings
 
 LOGIN_THREADS: Final = 4
 """Calls that may wait for Keystone at the same time."""
@@ -70,7 +67,7 @@ class OpenStackSession:
         """How long one request may take."""
         return float(self._settings.request_limit)
 
-    async def endpoint(self, service: str, *, interface: str = "", version: str = "") -> str:
+    async def get_endpoint(self, service: str, *, interface: str = "", version: str = "") -> str:
         """The address of a service in the catalogue, without a slash at its end.
 
         ``interface``: another one than the settings name; ``version``: the major version that is looked for behind an
@@ -82,7 +79,7 @@ class OpenStackSession:
         if known is not None and known[0] > now:
             return known[1]
         login = await self._open()
-        url = await self._call(lambda: login.endpoint(*key), f"look up the {service} endpoint")
+        url = await self._call(lambda: login.get_endpoint(*key), f"look up the {service} endpoint")
         self._endpoints[key] = (now + ENDPOINTS_KEPT_S, url.rstrip("/"))
         return self._endpoints[key][1]
 
@@ -116,16 +113,16 @@ class OpenStackSession:
         try:
             with deadline(self.limit_s):
                 login = await self._open()
-                token = await self._call(login.token, "log in")
+                token = await self._call(login.get_token, "log in")
                 sent = {"Accept": "application/json", **headers, "X-Auth-Token": token}
                 answer = await self._send(method, url, params, sent, limit_bytes, document)
                 if answer.status == 401:
                     sent["X-Auth-Token"] = await self._call(lambda: login.renew(token), "log in")
                     answer = await self._send(method, url, params, sent, limit_bytes, document)
         except TimeoutError:
-            raise _unavailable(url, f"no answer within {self.limit_s:g} s") from None
+            raise _unavailable_error(url, f"no answer within {self.limit_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _unavailable(url, str(error) or type(error).__name__) from error
+            raise _unavailable_error(url, str(error) or type(error).__name__) from error
         if answer.status == 401:
             raise Forbidden("refuses our token", place=url, remedy="see whether its clock and its Keystone are right")
         return answer
@@ -170,7 +167,7 @@ class OpenStackSession:
 
                 def make() -> tuple[Login, ssl.SSLContext | bool]:
                     login = Login(settings, credential)
-                    return login, login.tls()
+                    return login, login.tls_verification()
 
                 made, self._tls = await self._call(make, "read the clouds file")
                 self._login = login = made
@@ -198,7 +195,7 @@ class OpenStackSession:
             raise self._refused[1]
 
 
-def _unavailable(url: str, why: str) -> Unavailable:
+def _unavailable_error(url: str, why: str) -> Unavailable:
     return Unavailable(f"did not answer: {why}", place=url.partition("?")[0], remedy=UNREACHED)
 
 
@@ -219,5 +216,5 @@ def refusal_of(answer: Response) -> OutliveError:
     said = answer.body[: limits.ERROR_BODY_BYTES].decode(errors="replace").strip()
     refused = answer.status == 403
     kind_of = Forbidden if refused else NotFound if answer.status == 404 else Unavailable
-    remedy = "give our user the rights of docs/operating/openstack.md#rights" if refused else UNREACHED
+    remedy = "give our user the rights of docs/how-to/openstack.md#rights" if refused else UNREACHED
     return kind_of(f"answers {answer.status}: {said or 'nothing'}", place=answer.url.partition("?")[0], remedy=remedy)

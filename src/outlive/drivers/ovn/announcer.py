@@ -10,9 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput
-from outlive.base.logging import get_logger
+from outlive.base import BadInput, Clock, get_logger
 from outlive.drivers.frames import send_frames
 
 FRAMES_LIMIT: Final = 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from outlive.base.errors import NotFound
+from outlive.base import NotFound
 from outlive.node.ports import CutPort, CutReport
 
 SCOPE: Final = "port:"
@@ -27,7 +27,7 @@ class ArrivedPorts(CutPort):
         """Nobody here can."""
         raise NotFound(f"this host cannot see what networks {host} is shut out of", remedy=REMEDY)
 
-    async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+    async def wait_isolated(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         """All ports: ``OvnCuts`` reports no port before every chassis has it."""
         return tuple(one for one in scope if one.startswith(SCOPE))
 
@@ -35,6 +35,6 @@ class ArrivedPorts(CutPort):
         """Nobody here can."""
         raise NotFound(f"this host cannot let {host} into networks", remedy=REMEDY)
 
-    async def hosts(self) -> Mapping[str, int]:
+    async def list_hosts(self) -> Mapping[str, int]:
         """Nobody here can say."""
         raise NotFound("this host cannot see who is shut out of networks", remedy=REMEDY)

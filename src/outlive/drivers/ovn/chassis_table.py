@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from outlive.network.chassis_table import ChassisTable, HostChassis
-from outlive.network.ports import SouthboundDb, chassis_name
-from outlive.node.membership.states import is_dead
+from outlive.network import ChassisTable, HostChassis, SouthboundDb, chassis_name
+from outlive.node.membership import is_dead
 from outlive.resources import Hypervisor, MemberRecord, Membership
 from outlive.store import Store, list_all
 
@@ -19,7 +18,7 @@ def chassis_table(store: Store, southbound: SouthboundDb) -> Callable[[], Awaita
     """What reads the table anew."""
 
     async def read() -> ChassisTable:
-        registered = await southbound.chassis()
+        registered = await southbound.list_chassis()
         members = {member.name: member.record async for member in list_all(store, Membership, whole=True)}
         found: dict[str, HostChassis] = {}
         async for host in list_all(store, Hypervisor, whole=True):
@@ -30,15 +29,11 @@ def chassis_table(store: Store, southbound: SouthboundDb) -> Callable[[], Awaita
                 name=host.spec.chassis or said or chassis_name(host.name, registered),
                 reported=said,
                 is_expected=bool(host.spec.chassis or said) and record is not None and _takes_part(record),
-                is_off=record is not None and _is_off(record),
+                is_off=record is not None and is_dead(record) and record.proof is not None and record.proof.kind in OFF,
             )
         return ChassisTable(hosts=found)
 
     return read
-
-
-def _is_off(record: MemberRecord) -> bool:
-    return is_dead(record) and record.proof is not None and record.proof.kind in OFF
 
 
 def _takes_part(record: MemberRecord) -> bool:

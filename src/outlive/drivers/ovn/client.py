@@ -22,11 +22,9 @@ import ovs.jsonrpc
 import ovs.poller
 import ovs.timeval
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import OutliveError, Refused, Unavailable, Unknown
-from outlive.base.logging import get_logger
+from outlive.base import OutliveError, Refused, Unavailable, Unknown, deadline, get_logger
 from outlive.drivers.ovn.replica import NO_TRANSACTION, NeededColumns, Replica, Reply
-from outlive.network.names import PREFIX
+from outlive.network import PREFIX
 
 T = TypeVar("T")
 
@@ -143,7 +141,7 @@ class OvsdbClient:
                 return await job.answer
         except TimeoutError:
             self._drop(job)
-            raise self._failure(job, f"there was no answer within {limit_s:g} s") from None
+            raise self._job_error(job, f"there was no answer within {limit_s:g} s") from None
         finally:
             self._drop(job)
 
@@ -174,7 +172,7 @@ class OvsdbClient:
         with self._sending:
             job.dropped = True
 
-    def _failure(self, job: _Job[Any], what: str) -> OutliveError:
+    def _job_error(self, job: _Job[Any], what: str) -> OutliveError:
         """The error of a job that got no answer."""
         text = f"{self.database} at {self.remote}: {what}{f' ({self.trouble})' if self.trouble else ''}"
         if job.may_have_written:
@@ -193,7 +191,7 @@ class OvsdbClient:
     def _serve(self) -> None:
         while not self._ended:
             try:
-                self._turn()
+                self._process_once()
             except Exception:  # noqa: BLE001 - whatever the server sent, the thread goes on with a new connection
                 _log.exception("ovsdb.failed", database=self.database)
                 self.replica.last_id = NO_TRANSACTION  # all rows anew
@@ -203,27 +201,29 @@ class OvsdbClient:
                 poller.block()
         self.replica.close()
         for job in (*self._jobs, *self._new):
-            job.finish(None, self._failure(job, "the connection was closed"))
+            job.finish(None, self._job_error(job, "the connection was closed"))
         os.close(self._wake_reader)
 
-    def _turn(self) -> None:
+    def _process_once(self) -> None:
         """Take in what came, go on with all work that can, and wait for more."""
         replica = self.replica
         changed = replica.run()
         if replica.connection != self._connection or not replica.connected:
             self._connection = replica.connection
-            self._lose()
+            for job in self._jobs:
+                if job.sent and not job.dropped:
+                    job.finish(None, self._job_error(job, "the connection was lost during a transaction"))
         self._batch = self._batch or changed
-        self.trouble = self._trouble()
+        self.trouble = self._find_trouble()
         if replica.complete:
-            for job in self._waiting(started=True) if changed else ():
+            for job in self._waiting_jobs(started=True) if changed else ():
                 self._step(job, None)
             if self._batch and not any(job.sent for job in self._jobs):
                 self._batch = not self._after_batch()  # before the next transaction, so that every batch is told
         while self._new:
             self._jobs.append(self._new.popleft())
         if replica.complete:
-            for job in self._waiting(started=False):
+            for job in self._waiting_jobs(started=False):
                 self._step(job, None)
         self._jobs = [job for job in self._jobs if not job.dropped]
         poller = ovs.poller.Poller()
@@ -236,11 +236,11 @@ class OvsdbClient:
             os.read(self._wake_reader, 4096)
         self._woken = False
 
-    def _waiting(self, started: bool) -> list[_Job[Any]]:
+    def _waiting_jobs(self, started: bool) -> list[_Job[Any]]:
         """Work that can go on: that waits for a change, or has not started."""
         return [job for job in self._jobs if (job.work is not None) == started and not job.sent and not job.dropped]
 
-    def _trouble(self) -> str:
+    def _find_trouble(self) -> str:
         replica = self.replica
         if replica.refusal:
             now = ovs.timeval.msec()
@@ -253,12 +253,6 @@ class OvsdbClient:
         if not replica.connected:
             return "there is no connection"
         return "" if replica.complete else "its rows have not come yet"
-
-    def _lose(self) -> None:
-        """End the work whose transaction was on its way: its answer will not come."""
-        for job in self._jobs:
-            if job.sent and not job.dropped:
-                job.finish(None, self._failure(job, "the connection was lost during a transaction"))
 
     def _step(self, job: _Job[Any], results: Any) -> None:
         """Let a work go on to its next wait."""
@@ -282,9 +276,9 @@ class OvsdbClient:
                 return
             job.may_have_written = job.may_have_written or any(one["op"] != "select" for one in wanted)
         job.sent = True
-        self.replica.transact(wanted, Reply(lambda message: self._replied(job, message)))
+        self.replica.transact(wanted, Reply(lambda message: self._take_reply(job, message)))
 
-    def _replied(self, job: _Job[Any], message: Any) -> None:
+    def _take_reply(self, job: _Job[Any], message: Any) -> None:
         if job.dropped:
             return
         if message.type == ovs.jsonrpc.Message.T_REPLY:

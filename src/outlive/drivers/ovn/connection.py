@@ -64,7 +64,7 @@ class JsonConnection(ovs.jsonrpc.Connection):
         """Take complete messages off what was received."""
         received, start, end = bytes(self._received), 0, len(self._received)
         while start < end:
-            message = self._first(received, start)
+            message = self._parse_first(received, start)
             if message is None:
                 break
             document, start = message
@@ -75,13 +75,13 @@ class JsonConnection(ovs.jsonrpc.Connection):
             self._messages.append(parsed)
         self._received = bytearray(received[start:])
 
-    def _first(self, received: bytes, start: int) -> tuple[dict[str, Any], int] | None:
+    def _parse_first(self, received: bytes, start: int) -> tuple[dict[str, Any], int] | None:
         """The first message and where it ends: at the end, or between two braces that are in no text."""
         at = received.find(b"}{", start)
         while True:
             end = at + 1 if at >= 0 else len(received)
             try:
-                return _document(msgspec.json.decode(memoryview(received)[start:end], type=_Envelope)), end
+                return _envelope_document(msgspec.json.decode(memoryview(received)[start:end], type=_Envelope)), end
             except (msgspec.DecodeError, UnicodeDecodeError):
                 if at < 0:
                     return None
@@ -98,7 +98,7 @@ class _Envelope(msgspec.Struct, omit_defaults=True):
     error: Any = msgspec.UNSET
 
 
-def _document(envelope: _Envelope) -> dict[str, Any]:
+def _envelope_document(envelope: _Envelope) -> dict[str, Any]:
     """The message; updates are left unparsed, since the first one has the whole database."""
     document: dict[str, Any] = {"id": envelope.id}
     if envelope.method is not msgspec.UNSET:
@@ -107,19 +107,15 @@ def _document(envelope: _Envelope) -> dict[str, Any]:
         document["error"] = envelope.error
     if isinstance(envelope.params, msgspec.Raw):
         is_update = str(envelope.method).startswith("update")
-        document["params"] = _parsed_but_last(envelope.params) if is_update else msgspec.json.decode(envelope.params)
+        document["params"] = _parse_except_last(envelope.params) if is_update else msgspec.json.decode(envelope.params)
     if isinstance(envelope.result, msgspec.Raw):
-        document["result"] = _result(envelope.result)
+        raw = envelope.result
+        # the answer to ``monitor_cond_since``: found, last transaction, update
+        is_update = bytes(memoryview(raw)[:6]) in (b"[true,", b"[false")
+        document["result"] = _parse_except_last(raw) if is_update else msgspec.json.decode(raw)
     return document
 
 
-def _result(raw: msgspec.Raw) -> Any:
-    """A result; of the answer to ``monitor_cond_since`` (found, last transaction, update) the update is unparsed."""
-    if bytes(memoryview(raw)[:6]) in (b"[true,", b"[false"):
-        return _parsed_but_last(raw)
-    return msgspec.json.decode(raw)
-
-
-def _parsed_but_last(raw: msgspec.Raw) -> list[Any]:
+def _parse_except_last(raw: msgspec.Raw) -> list[Any]:
     *first, last = msgspec.json.decode(raw, type=list[msgspec.Raw])
     return [*(msgspec.json.decode(one) for one in first), last]

@@ -19,24 +19,32 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Final, Protocol
 
-from outlive.base.logging import get_logger
+from outlive.base import get_logger
 from outlive.drivers.ovn.arrived_ports import SCOPE, ArrivedPorts
-from outlive.network.chassis_table import ChassisTable
-from outlive.network.names import (
+from outlive.network import (
     INTERFACE_KEY,
     ISOLATED_KEY,
     LAYER2,
     NOBODY,
     OWN_CONTROLLER,
     OWNER_KEY,
+    PORTS,
     TOPOLOGY_KEY,
+    ChassisTable,
+    Columns,
+    NorthboundDb,
+    Op,
+    OvnFeatures,
+    Receipt,
+    Rows,
+    Scope,
+    SouthboundDb,
+    external_ids,
+    isolated_hosts,
+    upsert,
 )
-from outlive.network.operations import PORTS, Columns, Op, Rows, upsert
-from outlive.network.own_vms import isolated_hosts
-from outlive.network.owners import external_ids
-from outlive.network.ports import NorthboundDb, OvnFeatures, Receipt, Scope, SouthboundDb
 from outlive.node.ports import CutReport
-from outlive.resources.networks import interface_id
+from outlive.resources import interface_id
 
 PART: Final = 50
 """Ports of one transaction: each has two rows at most."""
@@ -83,7 +91,7 @@ class OvnCuts(ArrivedPorts):
         self._removed: dict[str, int] = {}
         """… and the change that was made after its chassis was seen to be gone, for those of others."""
 
-    async def _databases(self) -> tuple[NorthboundDb, SouthboundDb]:
+    async def _start_databases(self) -> tuple[NorthboundDb, SouthboundDb]:
         if not self._started:
             self._started = True
             await self._sb.start()
@@ -99,7 +107,7 @@ class OvnCuts(ArrivedPorts):
         interfaces = [one.removeprefix(SCOPE) for one in self.select(scope)]
         if not interfaces:
             return
-        nb, sb = await self._databases()
+        nb, sb = await self._start_databases()
         table = await self._read_table()
         chassis, own_names, receipt = table.find(host), table.find_names(host), Receipt()
         self._ordered.pop(host, None)
@@ -112,40 +120,42 @@ class OvnCuts(ArrivedPorts):
                 return plan_cut(rows, names, host=host, epoch=epoch, chassis=own_names)
 
             receipt = await nb.transact(Scope(ports=tuple(sorted(names))), plan, comment=f"isolate {host}")
-        receipt = await self._beyond(nb, sb, receipt, f"isolate {host}")
+        receipt = await self._renumber_beyond(nb, sb, receipt, f"isolate {host}")
         self._ordered[host] = receipt.nb_cfg
-        if (await nb.applied(receipt, on=(chassis,), limit_s=OBEYS_S)).done:
+        if (await nb.wait_applied(receipt, on=(chassis,), limit_s=OBEYS_S)).done:
             return
-        if any(one.name == chassis for one in await sb.chassis()):
+        if any(one.name == chassis for one in await sb.list_chassis()):
             _log.warning("ovn.chassis_removed", host=host, chassis=chassis, epoch=epoch)
             await sb.forget_chassis(chassis)
-        others = [one.name for one in await sb.chassis() if one.name not in table.find_off(host)]
+        others = [one.name for one in await sb.list_chassis() if one.name not in table.find_off(host)]
         if chassis not in others:
-            number = await self._number_removed(nb, sb, host)
-            await nb.applied(Receipt(nb_cfg=number), on=others, limit_s=OTHERS_S)
+            number = await self._find_removal_number(nb, sb, host)
+            await nb.wait_applied(Receipt(nb_cfg=number), on=others, limit_s=OTHERS_S)
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
         """As ``CutPort``: ports that are marked, are bound nowhere on the host, and whose change has arrived."""
-        nb, sb = await self._databases()
-        marked = [row for row in await _own_ports(nb) if isolated_hosts(row).get(host, -1) >= epoch]
+        nb, sb = await self._start_databases()
+        marked = [row for row in await _list_own_ports(nb) if isolated_hosts(row).get(host, -1) >= epoch]
         if not marked:
             return CutReport()
         table = await self._read_table()
         chassis = table.find(host)
         off, others = table.find_off(host), table.find_others(host)
-        number = await self._number_ordered(nb, sb, host)
-        known = {one.name: one.nb_cfg for one in await sb.chassis() if one.name not in off}
+        if host not in self._ordered:  # another process ordered it: all that was ordered until now counts
+            self._ordered[host] = await self._renumber(nb, sb, f"is {host} isolated")
+        number = self._ordered[host]
+        known = {one.name: one.nb_cfg for one in await sb.list_chassis() if one.name not in off}
         if chassis in known:
             self._removed.pop(host, None)
             behind = find_behind(known, number, {chassis})
         else:
-            number = await self._number_removed(nb, sb, host)
+            number = await self._find_removal_number(nb, sb, host)
             behind = find_behind(known, number, known.keys() | table.find_expected(host))
         obeys = not behind and chassis in known
         isolated: set[str] = set()
         reached: set[str] = set()
         for row in marked:
-            binding = await sb.binding(str(row["name"]))
+            binding = await sb.read_binding(str(row["name"]))
             bound = {binding.chassis, *binding.additional_chassis} - {""} if binding is not None else set()
             is_overlay = external_ids(row).get(TOPOLOGY_KEY) == LAYER2
             is_cut = bound <= others and not behind and (obeys or is_overlay)
@@ -160,32 +170,27 @@ class OvnCuts(ArrivedPorts):
             unanswered=f"chassis {', '.join(behind[:3])} has not confirmed change {number}" if behind else "",
         )
 
-    async def _number_ordered(self, nb: NorthboundDb, sb: SouthboundDb, host: str) -> int:
-        """The change by which its ports are cut; where another process ordered that, all that was ordered until now
-        counts."""
-        if host not in self._ordered:
-            self._ordered[host] = await self._renumber(nb, sb, f"is {host} isolated")
-        return self._ordered[host]
-
-    async def _number_removed(self, nb: NorthboundDb, sb: SouthboundDb, host: str) -> int:
+    async def _find_removal_number(self, nb: NorthboundDb, sb: SouthboundDb, host: str) -> int:
         """A change that was made after the chassis of the host was seen to be gone, which it has been now."""
         if host not in self._removed:
             self._removed[host] = await self._renumber(nb, sb, f"{host} is off the overlay")
         return self._removed[host]
 
     async def _renumber(self, nb: NorthboundDb, sb: SouthboundDb, comment: str) -> int:
-        return (await self._beyond(nb, sb, await nb.renumber(comment=comment), comment)).nb_cfg
+        return (await self._renumber_beyond(nb, sb, await nb.renumber(comment=comment), comment)).nb_cfg
 
-    async def _beyond(self, nb: NorthboundDb, sb: SouthboundDb, receipt: Receipt, comment: str) -> Receipt:
+    async def _renumber_beyond(self, nb: NorthboundDb, sb: SouthboundDb, receipt: Receipt, comment: str) -> Receipt:
         """A number that no chassis has reported yet: what one reports by accident, such as a number of before the
         database was restored, confirms nothing."""
-        highest = max((one.nb_cfg for one in await sb.chassis()), default=0)
+        highest = max((one.nb_cfg for one in await sb.list_chassis()), default=0)
         return receipt if highest < receipt.nb_cfg else await nb.renumber(comment=comment, beyond=highest)
 
     async def lift(self, host: str, epoch: int) -> None:
         """As ``CutPort``; the network controller plans the ports anew."""
-        nb, _ = await self._databases()
-        names = [str(row["name"]) for row in await _own_ports(nb) if isolated_hosts(row).get(host, epoch + 1) <= epoch]
+        nb, _ = await self._start_databases()
+        names = [
+            str(row["name"]) for row in await _list_own_ports(nb) if isolated_hosts(row).get(host, epoch + 1) <= epoch
+        ]
         for start in range(0, len(names), PART):
             part = frozenset(names[start : start + PART])
 
@@ -200,11 +205,11 @@ class OvnCuts(ArrivedPorts):
         self._ordered.pop(host, None)
         self._removed.pop(host, None)
 
-    async def hosts(self) -> Mapping[str, int]:
+    async def list_hosts(self) -> Mapping[str, int]:
         """As ``CutPort``."""
-        nb, _ = await self._databases()
+        nb, _ = await self._start_databases()
         found: dict[str, int] = {}
-        for row in await _own_ports(nb):
+        for row in await _list_own_ports(nb):
             for host, epoch in isolated_hosts(row).items():
                 found[host] = min(epoch, found.get(host, epoch))
         return found
@@ -235,9 +240,9 @@ def find_behind(reported: Mapping[str, int], number: int, meant: Set[str]) -> li
     return sorted(name for name in meant if reported.get(name, -1) < number)
 
 
-async def _own_ports(nb: NorthboundDb) -> list[Columns]:
+async def _list_own_ports(nb: NorthboundDb) -> list[Columns]:
     """All ports of VMs of our own hosts."""
-    rows = await nb.rows(Scope(isolated=True))
+    rows = await nb.read_rows(Scope(isolated=True))
     return [
         row for row in rows.get(PORTS, []) if external_ids(row).get(OWNER_KEY) == OWN_CONTROLLER and row.get("name")
     ]

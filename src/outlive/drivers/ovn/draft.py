@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from outlive.base.errors import BadInput, Refused
+from outlive.base import BadInput, Refused
 from outlive.drivers.ovn.rows import CHILDREN, GLOBAL, PARENTS, REFERENCES, TABLES, NorthboundRows
 from outlive.drivers.ovn.values import EMPTY, encode, encode_keys
-from outlive.network.names import ID_KEY
-from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, Columns, Op, has, is_same, is_same_row, patched
+from outlive.network import DHCP, ID_KEY, PORTS, ROUTER_PORTS, Columns, Op, has, is_same, is_same_row, patch_row
 
 UNIQUE_NAMES: Final = (PORTS, ROUTER_PORTS)
 _PSEUDO: Final = tuple(parent.name for parent in PARENTS.values())
@@ -58,14 +57,18 @@ class OvsdbDraft:
             found = self._find(op)
             if not found and op.op != "DeleteWhere":
                 self._absent += [(op.table, one) for one in op.where]
-                self._after[op.table][f"@row{sum(map(len, self._after.values()))}"] = patched({}, op.patch)
+                self._after[op.table][f"@row{sum(map(len, self._after.values()))}"] = patch_row({}, op.patch)
                 self.effective.append(op)
                 continue
             is_effective = False
             for position, (uuid, before) in enumerate(found.items()):
-                self._note_read(op, uuid)
+                if not uuid.startswith("@"):
+                    columns = {name for one in (*op.where, op.patch) for name in one}
+                    if op.op == "DeleteWhere":
+                        columns.update(column for table, column in CHILDREN if table == op.table)
+                    self._read.setdefault((op.table, uuid), set()).update(columns)
                 if position == 0 and op.op != "DeleteWhere":
-                    after = patched(before, op.patch)
+                    after = patch_row(before, op.patch)
                     if is_same_row(before, after):
                         continue
                     self._after[op.table][uuid] = after
@@ -77,7 +80,7 @@ class OvsdbDraft:
             if is_effective:
                 self.effective.append(op)
 
-    def operations(self, comment: str, numbered: bool) -> list[Any]:
+    def build_operations(self, comment: str, numbered: bool) -> list[Any]:
         """The transaction; empty if all rows are right already. If ``numbered``, its last result is the new number."""
         work: list[Any] = []
         for table, rows in self._after.items():
@@ -88,7 +91,7 @@ class OvsdbDraft:
         if not work:
             return []
         remark = {"op": "comment", "comment": comment}
-        return [remark, *self._waits(), *work, *(raise_number() if numbered else ())]
+        return [remark, *self._wait_operations(), *work, *(raise_number() if numbered else ())]
 
     def own_rows(self, operations: Sequence[Any], results: Sequence[Any]) -> set[str]:
         """The uuids of all rows that the transaction wrote."""
@@ -114,13 +117,13 @@ class OvsdbDraft:
         found: dict[str, Columns] = {}
         touched = self._after[op.table]
         for where in op.where:
-            uuids = (uuid for uuid in self._rows.candidates(op.table, _without_pseudo(where)) if uuid not in touched)
-            rows = ((uuid, self._untouched(op.table, uuid)) for uuid in sorted(uuids))
+            uuids = (uuid for uuid in self._rows.find_candidates(op.table, _strip_pseudo(where)) if uuid not in touched)
+            rows = ((uuid, self._original_columns(op.table, uuid)) for uuid in sorted(uuids))
             found.update((uuid, row) for uuid, row in rows if has(row, where))
             found.update((uuid, row) for uuid, row in touched.items() if row is not None and has(row, where))
         return found
 
-    def _untouched(self, table: str, uuid: str) -> Columns:
+    def _original_columns(self, table: str, uuid: str) -> Columns:
         """A row of the replica, without references to rows that go."""
         row, seen = self._rows.replica.rows[table][uuid], self._rows.view(table, uuid)
         for name in REFERENCES:
@@ -136,44 +139,37 @@ class OvsdbDraft:
                 if port is not None and port.get(name) == id:
                     del port[name]
 
-    def _note_read(self, op: Op, uuid: str) -> None:
-        if not uuid.startswith("@"):
-            columns = {name for one in (*op.where, op.patch) for name in one}
-            if op.op == "DeleteWhere":
-                columns.update(column for table, column in CHILDREN if table == op.table)
-            self._read.setdefault((op.table, uuid), set()).update(columns)
-
     # --- writing
 
-    def _waits(self) -> list[Any]:
+    def _wait_operations(self) -> list[Any]:
         waits: list[Any] = []
         for (table, uuid), names in self._read.items():
             row, types = self._rows.replica.rows[table][uuid], self._types[table]
             columns = sorted(name for name in names if name in types)
-            as_read = {name: encode(types[name], row.get(name)) for name in columns} or _id(uuid)
+            as_read = {name: encode(types[name], row.get(name)) for name in columns} or _uuid_reference(uuid)
             waits.append(_wait(table, [["_uuid", "==", ["uuid", uuid]]], columns or ["_uuid"], [as_read]))
             if names.intersection(_PSEUDO):
                 parent = PARENTS[table]
                 holder = self._rows.parents[table].get(uuid, "")
                 where = [["_uuid", "==", ["uuid", holder]], [parent.column, "includes", ["set", [["uuid", uuid]]]]]
-                waits.append(_wait(parent.table, where, ["_uuid"], [_id(holder)]))
+                waits.append(_wait(parent.table, where, ["_uuid"], [_uuid_reference(holder)]))
         for table, absent in self._absent:
             if table in UNIQUE_NAMES and absent.get("name"):
                 continue  # the server takes no second one; a search of the whole table is dear
-            if conditions := self._conditions(table, absent):
-                present = sorted(self._rows.candidates(table, _without_pseudo(absent)))
-                alike = [uuid for uuid in present if has(self._rows.view(table, uuid), _plain(absent))]
-                waits.append(_wait(table, conditions, ["_uuid"], [_id(uuid) for uuid in alike]))
+            if conditions := self._build_conditions(table, absent):
+                present = sorted(self._rows.find_candidates(table, _strip_pseudo(absent)))
+                alike = [uuid for uuid in present if has(self._rows.view(table, uuid), _comparable_columns(absent))]
+                waits.append(_wait(table, conditions, ["_uuid"], [_uuid_reference(uuid) for uuid in alike]))
         waits += [
-            _wait(table, [["_uuid", "==", ["uuid", uuid]]], ["_uuid"], [_id(uuid)])
+            _wait(table, [["_uuid", "==", ["uuid", uuid]]], ["_uuid"], [_uuid_reference(uuid)])
             for table, uuid in sorted(self._holders)
         ]
         return waits
 
-    def _conditions(self, table: str, where: Columns) -> list[Any]:
+    def _build_conditions(self, table: str, where: Columns) -> list[Any]:
         """What the server compares: all but parents, references, and keys that are to be absent."""
         conditions = []
-        for name, value in _plain(where).items():
+        for name, value in _comparable_columns(where).items():
             kind = self._types[table][name]
             if kind.form == "map" and value:
                 conditions.append([name, "includes", encode(kind, value)])
@@ -189,20 +185,20 @@ class OvsdbDraft:
         holder = self._rows.parents[table].get(uuid, "") if parent is not None else ""
         if after is None:
             if parent is not None:
-                return [_children(parent.table, parent.column, holder, "delete", uuid)]
+                return [_mutate_children(parent.table, parent.column, holder, "delete", uuid)]
             return [{"op": "delete", "table": table, "where": here}]
         operations: list[Any] = []
-        update, mutations = self._differences(table, uuid, after)
+        update, mutations = self._diff_columns(table, uuid, after)
         if update:
             operations.append({"op": "update", "table": table, "where": here, "row": update})
         if mutations:
             operations.append({"op": "mutate", "table": table, "where": here, "mutations": mutations})
-        if parent is not None and (wanted := self._parent(table, after)) != holder:
-            operations.append(_children(parent.table, parent.column, holder, "delete", uuid))
-            operations.append(_children(parent.table, parent.column, wanted, "insert", uuid))
+        if parent is not None and (wanted := self._find_parent(table, after)) != holder:
+            operations.append(_mutate_children(parent.table, parent.column, holder, "delete", uuid))
+            operations.append(_mutate_children(parent.table, parent.column, wanted, "insert", uuid))
         return operations
 
-    def _differences(self, table: str, uuid: str, after: Columns) -> tuple[dict[str, Any], list[Any]]:
+    def _diff_columns(self, table: str, uuid: str, after: Columns) -> tuple[dict[str, Any], list[Any]]:
         """Columns that get another value, and changes of single keys of maps."""
         row, types = self._rows.replica.rows[table][uuid], self._types[table]
         update: dict[str, Any] = {}
@@ -216,7 +212,7 @@ class OvsdbDraft:
                     old = None  # the server takes it away
                 elif old and new == self._rows.dhcp_id(old):
                     continue
-                new = self._reference(new)
+                new = self._find_dhcp_row(new)
             if is_same(old, new):
                 continue
             if kind.form != "map":
@@ -236,22 +232,22 @@ class OvsdbDraft:
         row = {}
         for name, value in after.items():
             if name in types and value not in EMPTY:
-                row[name] = encode(types[name], self._reference(value) if name in REFERENCES else value)
+                row[name] = encode(types[name], self._find_dhcp_row(value) if name in REFERENCES else value)
         operations: list[Any] = [{"op": "insert", "table": table, "row": row, "uuid-name": uuid[1:]}]
         parent = PARENTS.get(table)
         if parent is not None:
-            holder = self._parent(table, after)
-            operations.append(_children(parent.table, parent.column, holder, "insert", uuid))
+            holder = self._find_parent(table, after)
+            operations.append(_mutate_children(parent.table, parent.column, holder, "insert", uuid))
         return operations
 
-    def _parent(self, table: str, row: Columns) -> str:
+    def _find_parent(self, table: str, row: Columns) -> str:
         """The row that it hangs on, by uuid."""
         parent = PARENTS[table]
         name = row.get(parent.name) or parent.default
         for uuid, other in self._after[parent.table].items():
             if other is not None and other.get("name") == name:
                 return uuid
-        found = self._rows.named(parent.table, name) if name else ""
+        found = self._rows.find_named(parent.table, name) if name else ""
         self._holders.add((parent.table, found))
         if not found or self._after[parent.table].get(found, {}) is None:
             raise Refused(
@@ -260,33 +256,28 @@ class OvsdbDraft:
             )
         return found
 
-    def _reference(self, id: Any) -> str | None:
-        """The DHCP row of this id, by uuid."""
+    def _find_dhcp_row(self, id: Any) -> str | None:
+        """The DHCP row of this id, by uuid, as it is after the operations."""
         if not id:
             return None
-        found = self._dhcp_row(str(id))
-        if not found:
+        for uuid, row in self._after[DHCP].items():
+            if row is not None and has(row, {"external_ids": {ID_KEY: str(id)}}):
+                return uuid
+        found = self._rows.dhcp_row(str(id))
+        if not found or self._after[DHCP].get(found, {}) is None:
             raise Refused(f"there is no DHCP row {id!r} for a port", remedy="write it in the same plan")
         return found
-
-    def _dhcp_row(self, id: str) -> str:
-        """The uuid of the DHCP row of this id, as it is after the operations; empty: there is none."""
-        for uuid, row in self._after[DHCP].items():
-            if row is not None and has(row, {"external_ids": {ID_KEY: id}}):
-                return uuid
-        found = self._rows.dhcp_row(id)
-        return "" if self._after[DHCP].get(found, {}) is None else found
 
 
 def _wait(table: str, where: list[Any], columns: list[str], rows: list[Any]) -> dict[str, Any]:
     return {"op": "wait", "timeout": 0, "table": table, "where": where, "columns": columns, "until": "==", "rows": rows}
 
 
-def _id(uuid: str) -> dict[str, Any]:
+def _uuid_reference(uuid: str) -> dict[str, Any]:
     return {"_uuid": ["uuid", uuid]}
 
 
-def _children(table: str, column: str, holder: str, mutator: str, uuid: str) -> dict[str, Any]:
+def _mutate_children(table: str, column: str, holder: str, mutator: str, uuid: str) -> dict[str, Any]:
     """Add a child to a row, or take it from it."""
     child = ["named-uuid", uuid[1:]] if uuid.startswith("@") else ["uuid", uuid]
     parent = ["named-uuid", holder[1:]] if holder.startswith("@") else ["uuid", holder]
@@ -294,11 +285,11 @@ def _children(table: str, column: str, holder: str, mutator: str, uuid: str) -> 
     return {"op": "mutate", "table": table, "where": [["_uuid", "==", parent]], "mutations": [mutation]}
 
 
-def _without_pseudo(where: Columns) -> Columns:
+def _strip_pseudo(where: Columns) -> Columns:
     return {name: value for name, value in where.items() if name not in _PSEUDO}
 
 
-def _plain(where: Columns) -> Columns:
+def _comparable_columns(where: Columns) -> Columns:
     """The columns that the server can compare."""
     plain: Columns = {}
     for name, value in where.items():

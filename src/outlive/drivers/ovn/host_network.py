@@ -13,26 +13,22 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline
-from outlive.base.errors import NotFound, OutliveError, Unavailable
-from outlive.base.logging import get_logger
-from outlive.network.addressing import parse_mac, parse_subnet
-from outlive.network.announce import GATEWAY_SCHEDULE_MS
-from outlive.network.own_announcements import tell_neighbours
-from outlive.network.ports import Announcer
+from outlive.base import Clock, NotFound, OutliveError, Unavailable, deadline, get_logger
+from outlive.network import GATEWAY_SCHEDULE_MS, Announcer, parse_mac, parse_subnet, tell_neighbours
 from outlive.node.ports import NetworkPort
-from outlive.resources import VirtualMachine, VirtualMachinePort, VirtualNetwork
-from outlive.resources.definitions import with_interface_ids
-from outlive.resources.networks import (
+from outlive.resources import (
     IN_OVN,
     PORTS_LIMIT,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualNetwork,
     interface_id,
     is_interface_id,
     port_mode,
     port_object_name,
     present_network,
     present_type,
+    with_interface_ids,
 )
 from outlive.store import Store
 
@@ -64,11 +60,11 @@ class HostSwitch(Protocol):
         """Start to connect; returns at once."""
         ...
 
-    async def chassis(self) -> str:
+    async def read_chassis(self) -> str:
         """The name of this chassis; empty: OVN has not been set up here. ``Unavailable``."""
         ...
 
-    async def devices(self) -> dict[str, str]:
+    async def read_devices(self) -> dict[str, str]:
         """The device of each interface that is plugged here, by its id. ``Unavailable``."""
         ...
 
@@ -122,7 +118,7 @@ class OvnNetwork(NetworkPort):
         await self._connect()
         try:
             with deadline(CHASSIS_S):
-                return await self._switch.chassis()
+                return await self._switch.read_chassis()
         except (OutliveError, TimeoutError) as error:
             _log.warning("network.chassis_unknown", why=str(error) or f"no answer within {CHASSIS_S:g} s")
             return None
@@ -200,7 +196,7 @@ class OvnNetwork(NetworkPort):
         for one in ports:
             try:
                 await self._connect()
-                devices = await self._switch.devices()
+                devices = await self._switch.read_devices()
                 own = one.network.status.host_subnets.get(self._host, ())
                 if any(str(parse_subnet(cidr)) in own for cidr in one.port.status.addresses):
                     await self._tell_neighbours(announcer, vm, one, devices)

@@ -12,9 +12,9 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from outlive.base.errors import BadInput, Unavailable
+from outlive.base import BadInput, Unavailable
 from outlive.drivers.commands import run
-from outlive.network.pod_settings import EvpnNetwork
+from outlive.network import EvpnNetwork
 
 COMMAND_S: Final = 5.0
 """How long one command may take."""
@@ -30,13 +30,13 @@ class BridgeNeighbours:
 
     async def ensure(self, network: str, mac: str, addresses: Collection[str]) -> None:
         """See ``NeighbourTable``."""
-        known = self._network(network)
-        entry = await self._forwarding(known, mac)
+        known = self._find_network(network)
+        entry = await self._find_forwarding(known, mac)
         if entry is None or entry.get("state") != "static":
             vlan = ("vlan", str(known.vlan)) if known.vlan else ()
             await self._run("bridge", "fdb", "replace", mac, "dev", known.port, "master", "static", *vlan)
         for address in addresses if known.gateway_interface else ():
-            found = await self._neighbour(known, address)
+            found = await self._find_neighbour(known, address)
             permanent = found is not None and "PERMANENT" in found.get("state", ())
             if found is None or not permanent or found.get("lladdr") != mac or LEARNED in found:
                 device = known.gateway_interface
@@ -44,31 +44,31 @@ class BridgeNeighbours:
 
     async def delete(self, network: str, mac: str, addresses: Collection[str]) -> None:
         """See ``NeighbourTable``."""
-        known = self._network(network)
-        entry = await self._forwarding(known, mac)
+        known = self._find_network(network)
+        entry = await self._find_forwarding(known, mac)
         if entry is not None and entry.get("state") == "static":  # the kernel may have kept the mark of the fabric's
             vlan = ("vlan", str(known.vlan)) if known.vlan else ()
             await self._run("bridge", "fdb", "del", mac, "dev", known.port, "master", *vlan)
         for address in addresses if known.gateway_interface else ():
-            found = await self._neighbour(known, address)
+            found = await self._find_neighbour(known, address)
             is_own = found is not None and found.get("lladdr") == mac and LEARNED not in found
             if found is not None and is_own and "PERMANENT" in found.get("state", ()):
                 await self._run("ip", "neigh", "del", address, "dev", known.gateway_interface)
 
-    def _network(self, network: str) -> EvpnNetwork:
+    def _find_network(self, network: str) -> EvpnNetwork:
         known = self._networks.get(network)
         if known is None:
             raise BadInput(f"no EVPN fabric carries network {network}", remedy="name it in network.pods.evpn.networks")
         return known
 
-    async def _forwarding(self, known: EvpnNetwork, mac: str) -> dict[str, Any] | None:
+    async def _find_forwarding(self, known: EvpnNetwork, mac: str) -> dict[str, Any] | None:
         """The entry of the bridge for the MAC behind the port of the network."""
         for one in await self._read("bridge", "-json", "fdb", "show", "dev", known.port):
             if one.get("mac") == mac and "master" in one and int(one.get("vlan", 0)) == known.vlan:
                 return one
         return None
 
-    async def _neighbour(self, known: EvpnNetwork, address: str) -> dict[str, Any] | None:
+    async def _find_neighbour(self, known: EvpnNetwork, address: str) -> dict[str, Any] | None:
         found = await self._read("ip", "-json", "neigh", "show", address, "dev", known.gateway_interface)
         return found[0] if found else None
 

@@ -8,18 +8,13 @@ from collections.abc import AsyncIterator, Collection, Generator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import Conflict, LimitExceeded, Refused, Unavailable
+from outlive.base import Conflict, LimitExceeded, Refused, Unavailable, deadline
 from outlive.drivers.ovn.client import CALL_S, PROBE_MS, OvsdbClient, Work
 from outlive.drivers.ovn.draft import OvsdbDraft, raise_number
 from outlive.drivers.ovn.replica import Replica
 from outlive.drivers.ovn.rows import GLOBAL, TABLES, NorthboundRows
 from outlive.drivers.ovn.southbound import OvnSouthbound
-from outlive.network.changes import ChangeBatches
-from outlive.network.names import PREFIX
-from outlive.network.operations import LIMIT, Rows
-from outlive.network.ports import Applied, OvnFeatures, Plan, Receipt, Scope
-from outlive.network.versions import ovn_features
+from outlive.network import LIMIT, PREFIX, Applied, ChangeBatches, OvnFeatures, Plan, Receipt, Rows, Scope, ovn_features
 
 DATABASE: Final = "OVN_Northbound"
 TRIES: Final = 5
@@ -76,7 +71,7 @@ class OvnNorthbound:
         """End the connection."""
         await self._client.aclose()
 
-    async def rows(self, scope: Scope = Scope()) -> Rows:
+    async def read_rows(self, scope: Scope = Scope()) -> Rows:
         """See the protocol."""
 
         def work(_: Replica) -> Work[Rows]:
@@ -87,24 +82,18 @@ class OvnNorthbound:
 
     async def transact(self, scope: Scope, plan: Plan, *, comment: str, numbered: bool = True) -> Receipt:
         """See the protocol."""
-        async with self._turn_to_write(comment):
-
-            def make(replica: Replica) -> Work[Receipt]:
-                return self._write(replica, scope, plan, comment, numbered)
-
-            return await self._client.run(make, self._limit_s)
+        async with self._write_lock(comment):
+            return await self._client.run(
+                lambda replica: self._write(replica, scope, plan, comment, numbered), self._limit_s
+            )
 
     async def renumber(self, *, comment: str, beyond: int = 0) -> Receipt:
         """See the protocol."""
-        async with self._turn_to_write(comment):
-
-            def make(replica: Replica) -> Work[Receipt]:
-                return self._raise_number(replica, comment, beyond)
-
-            return await self._client.run(make, self._limit_s)
+        async with self._write_lock(comment):
+            return await self._client.run(lambda replica: self._raise_number(replica, comment, beyond), self._limit_s)
 
     @asynccontextmanager
-    async def _turn_to_write(self, comment: str) -> AsyncIterator[None]:
+    async def _write_lock(self, comment: str) -> AsyncIterator[None]:
         """One transaction at a time, or the second would be planned on rows that the first is changing."""
         try:
             with deadline(self._limit_s):
@@ -119,7 +108,7 @@ class OvnNorthbound:
         finally:
             self._one_writer.release()
 
-    async def applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:
+    async def wait_applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:
         """See the protocol."""
         if receipt.nb_cfg <= 0:
             return Applied(done=True)
@@ -128,20 +117,20 @@ class OvnNorthbound:
         if northd is None:
             return Applied(done=False, behind=tuple(sorted(on)))
         left_s = max(0.0, end - asyncio.get_running_loop().time())
-        behind, at_ms = await self._southbound.behind(receipt.nb_cfg, on, left_s)
+        behind, at_ms = await self._southbound.find_late_chassis(receipt.nb_cfg, on, left_s)
         seen_ms, northd_ms = northd
         chassis_ms = max(0.0, at_ms - seen_ms) if at_ms and seen_ms else None
         return Applied(done=not behind, behind=behind, northd_ms=northd_ms, chassis_ms=chassis_ms)
 
-    def features(self) -> OvnFeatures:
+    def read_features(self) -> OvnFeatures:
         """See the protocol."""
         return ovn_features(self._version)
 
-    def changes(self) -> AsyncIterator[frozenset[str]]:
+    def watch_changes(self) -> AsyncIterator[frozenset[str]]:
         """See the protocol."""
         return self._changes.read()
 
-    def healthy(self) -> str:
+    def explain_unhealthy(self) -> str:
         """See the protocol."""
         return self._client.trouble
 
@@ -150,23 +139,23 @@ class OvnNorthbound:
     def _write(self, replica: Replica, scope: Scope, plan: Plan, comment: str, numbered: bool) -> Work[Receipt]:
         error: dict[str, Any] = {}
         for _ in range(TRIES):
-            ops = list(plan(self._rows.read(scope), ovn_features(_version(replica))))
+            ops = list(plan(self._rows.read(scope), ovn_features(_northd_version(replica))))
             if len(ops) > LIMIT:
                 raise LimitExceeded(
                     f"a plan of {len(ops)} operations is too large: {LIMIT} are the limit", remedy="plan in parts"
                 )
             draft = OvsdbDraft(self._rows)
             draft.apply(ops)
-            operations = draft.operations(comment, numbered)
+            operations = draft.build_operations(comment, numbered)
             if not operations:
-                return Receipt(nb_cfg=_global(replica).get("nb_cfg", 0) if numbered else 0)
+                return Receipt(nb_cfg=_global_row(replica).get("nb_cfg", 0) if numbered else 0)
             results = yield operations
             error = next((one for one in results if one and "error" in one), {})
             if not error:
                 self._own.update(draft.own_rows(operations, results))
                 rows = results[-1].get("rows", []) if numbered else []
                 number = rows[0]["nb_cfg"] if rows else 0  # a database that was never initialised has no row for it
-                yield from self._arrival(replica, number)
+                yield from self._wait_arrival(replica, number)
                 return Receipt(ops=tuple(draft.effective), nb_cfg=number)
             if error["error"] not in _OVERTAKEN:
                 break
@@ -179,23 +168,23 @@ class OvnNorthbound:
         raise Refused(f"{DATABASE} does not take {comment!r}: {words}", remedy="correct the rows that the plan makes")
 
     def _raise_number(self, replica: Replica, comment: str, beyond: int) -> Work[Receipt]:
-        by = max(1, beyond + 1 - int(_global(replica).get("nb_cfg", 0)))
+        by = max(1, beyond + 1 - int(_global_row(replica).get("nb_cfg", 0)))
         results = yield [{"op": "comment", "comment": comment}, *raise_number(by)]
         error: dict[str, Any] = next((one for one in results if one and "error" in one), {})
         if error:
             words = f"{error['error']}: {error.get('details', '')}".rstrip(": ")
             raise Refused(f"{DATABASE} does not take {comment!r}: {words}", remedy="see the server's log")
         number = results[-1]["rows"][0]["nb_cfg"]
-        yield from self._arrival(replica, number)
+        yield from self._wait_arrival(replica, number)
         return Receipt(nb_cfg=number)
 
-    def _arrival(self, replica: Replica, number: int) -> Generator[list[Any] | None, Any, None]:
+    def _wait_arrival(self, replica: Replica, number: int) -> Generator[list[Any] | None, Any, None]:
         """Wait until the replica has what was just committed: its rows may come after the answer."""
         connection, self._arriving = replica.connection, True
         try:
             if not number:
                 yield _BARRIER
-            while _global(replica).get("nb_cfg", 0) < number and replica.connection == connection:
+            while _global_row(replica).get("nb_cfg", 0) < number and replica.connection == connection:
                 yield None
         finally:
             self._arriving = False
@@ -204,7 +193,7 @@ class OvnNorthbound:
         """Tell what others changed."""
         if self._arriving:
             return False
-        self._version = _version(self._client.replica)
+        self._version = _northd_version(self._client.replica)
         names = self._rows.take_names(self._own)
         self._own.clear()
         if names is not None and self._loop is not None:
@@ -212,12 +201,12 @@ class OvnNorthbound:
         return True
 
 
-def _global(replica: Replica) -> dict[str, Any]:
+def _global_row(replica: Replica) -> dict[str, Any]:
     return next(iter(replica.rows[GLOBAL].values()), {})
 
 
-def _version(replica: Replica) -> str:
-    return str(_global(replica).get("options", {}).get("northd_internal_version", ""))
+def _northd_version(replica: Replica) -> str:
+    return str(_global_row(replica).get("options", {}).get("northd_internal_version", ""))
 
 
 def _northd_times(replica: Replica, nb_cfg: int) -> tuple[float, float | None] | None:
@@ -225,7 +214,7 @@ def _northd_times(replica: Replica, nb_cfg: int) -> tuple[float, float | None] |
 
     ``None``: it has not finished.
     """
-    row = _global(replica)
+    row = _global_row(replica)
     if row.get("sb_cfg", 0) < nb_cfg:
         return None
     seen_ms, done_ms = row.get("nb_cfg_timestamp", 0), row.get("sb_cfg_timestamp", 0)

@@ -9,16 +9,12 @@ import asyncio
 from collections import OrderedDict
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.errors import Invalid, NotFound, OutliveError
-from outlive.base.logging import get_logger
-from outlive.network.pod_announcements import PodAnnouncement
-from outlive.network.pod_cache import PodCache, pod_facts
-from outlive.network.pod_facts import ANNOUNCEMENTS
-from outlive.network.ports import Announcer
-from outlive.resources.codec import decode_as
+from outlive.base import Clock, Invalid, NotFound, OutliveError, get_logger
+from outlive.network import ANNOUNCEMENTS, Announcer, PodAnnouncement, PodCache
+from outlive.network.pod_cache import pod_facts
+from outlive.resources import decode_as
 from outlive.resources.foreign import KubernetesPod
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.runtime import OrderedTaskGroup
 from outlive.store import Store
 
 WAITING_LIMIT: Final = 1000
@@ -88,7 +84,8 @@ class PodAnnouncer:
         """
         pod = await self._store.get(KubernetesPod, key)
         text = pod.metadata.annotations.get(ANNOUNCEMENTS, "")
-        own = [one for one in read_announcements(text) if one.hypervisor == self._node and one.id not in self._sent]
+        announced = decode_as(list[PodAnnouncement], text) if text else []
+        own = [one for one in announced if one.hypervisor == self._node and one.id not in self._sent]
         for one in own:
             self._sent[one.id] = None
         while len(self._sent) > SENT_KEPT:
@@ -96,19 +93,14 @@ class PodAnnouncer:
         sent = 0
         for one in own:
             try:
-                sent += await self._announcer.send(one.interface, _bytes(one), one.schedule_ms)
+                sent += await self._announcer.send(one.interface, _decode_frames(one), one.schedule_ms)
             except OutliveError:
                 self._sent.pop(one.id, None)
                 raise
         return sent
 
 
-def read_announcements(text: str) -> list[PodAnnouncement]:
-    """The announcements of an annotation; none of no text. ``Invalid``."""
-    return decode_as(list[PodAnnouncement], text) if text else []
-
-
-def _bytes(announcement: PodAnnouncement) -> list[bytes]:
+def _decode_frames(announcement: PodAnnouncement) -> list[bytes]:
     try:
         return [bytes.fromhex(one) for one in announcement.frames]
     except ValueError:

@@ -22,7 +22,7 @@ from ovs.db import idl
 
 from outlive.drivers.ovn.connection import JsonConnection
 from outlive.drivers.ovn.values import ColumnType, apply_change, column_type, decode, is_empty
-from outlive.network.names import PREFIX
+from outlive.network import PREFIX
 
 BACKOFF_MS: Final = (250, 1000)
 """The first and the longest pause before another attempt to connect."""
@@ -54,17 +54,9 @@ class RowObserver(Protocol):
 class Reply:
     """What becomes of one request, in the form that the library's own transactions have."""
 
-    def __init__(self, replied: Callable[[Any], None], lost: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, replied: Callable[[Any], None]) -> None:
         self._process_reply = replied
-        self._lost = lost
-
-    @property
-    def _status(self) -> str:
-        return ""
-
-    @_status.setter
-    def _status(self, _: str) -> None:
-        self._lost()
+        self._status = ""
 
 
 class Replica(idl.Idl):
@@ -145,13 +137,13 @@ class Replica(idl.Idl):
             return
         connection = self.connection
 
-        def replied(message: Any) -> None:
+        def on_reply(message: Any) -> None:
             self._checked = connection
             self.refusal = self._take_schema(message)
             if not self.refusal:
                 super(Replica, self)._Idl__send_monitor_request(max_version)
 
-        self.request("get_schema", [self._db.name], Reply(replied))
+        self.request("get_schema", [self._db.name], Reply(on_reply))
 
     def _take_schema(self, message: Any) -> str:
         """Note the types of the needed columns; what the database lacks."""

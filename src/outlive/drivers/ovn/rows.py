@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from outlive.drivers.ovn.replica import NeededColumns, Replica, Row
-from outlive.network.changes import row_names
-from outlive.network.names import CLUSTER_ROUTER, ID_KEY
-from outlive.network.operations import (
+from outlive.network import (
+    CLUSTER_ROUTER,
     DHCP,
+    ID_KEY,
     POLICIES,
     PORTS,
     ROUTER_PORTS,
@@ -20,13 +20,12 @@ from outlive.network.operations import (
     SWITCHES,
     Columns,
     Rows,
-)
-from outlive.network.ports import Scope
-from outlive.network.scopes import (
+    Scope,
     is_marked,
     is_within,
     match_addresses,
     prefix_bounds,
+    row_names,
     row_network,
     row_vm,
     without_host_mask,
@@ -107,8 +106,8 @@ class NorthboundRows:
     def read(self, scope: Scope) -> Rows:
         """The rows of a scope, copied."""
         if scope == Scope():
-            return {table: [self.view(table, uuid) for uuid in self.replica.rows[table]] for table in _shown()}
-        found = {table: self._scoped(table, scope) for table in _shown()}
+            return {table: [self.view(table, uuid) for uuid in self.replica.rows[table]] for table in _shown_tables()}
+        found = {table: self._find_scoped(table, scope) for table in _shown_tables()}
         return {table: [self.view(table, uuid) for uuid in uuids] for table, uuids in found.items() if uuids}
 
     def view(self, table: str, uuid: str) -> Columns:
@@ -135,14 +134,14 @@ class NorthboundRows:
         row = self.replica.rows[DHCP].get(uuid, {})
         return str(row.get("external_ids", {}).get(ID_KEY, uuid))
 
-    def candidates(self, table: str, where: Columns) -> Collection[str]:
+    def find_candidates(self, table: str, where: Columns) -> Collection[str]:
         """The uuids of all rows that may have these columns."""
-        keys = _keys(table, where)
+        keys = _row_keys(table, where)
         if not keys:
             return self.replica.rows[table]
         return min((self._index[table].get(key, ()) for key in keys), key=len)
 
-    def named(self, table: str, name: str) -> str:
+    def find_named(self, table: str, name: str) -> str:
         """The uuid of the first row of this name; empty: there is none."""
         return min(self._index[table].get(("name", name), ("",)))
 
@@ -156,8 +155,8 @@ class NorthboundRows:
     def note(self, table: str, uuid: str, old: Row | None, new: Row | None) -> None:
         """Index the row, and note under which names its change is published."""
         self._link_children(table, uuid, old or {}, new or {})
-        before = set(_keys(table, old)) if old is not None else set()
-        after = set(_keys(table, new)) if new is not None else set()
+        before = set(_row_keys(table, old)) if old is not None else set()
+        after = set(_row_keys(table, new)) if new is not None else set()
         index = self._index[table]
         for key in before - after:
             rest = tuple(one for one in index[key] if one != uuid)
@@ -170,7 +169,7 @@ class NorthboundRows:
             index[key] = (*index.get(key, ()), uuid)
             if key[0] == "prefix":
                 self._prefixes[key[1]] = prefix_bounds(key[1])
-        if not self.is_new and _differs(self.replica, table, old, new):
+        if not self.is_new and _is_changed(self.replica, table, old, new):
             names = row_names(table, old or {}) | row_names(table, new or {})
             if names:
                 self.noticed.append((table, uuid, names))
@@ -203,7 +202,7 @@ class NorthboundRows:
 
     # --- below
 
-    def _scoped(self, table: str, scope: Scope) -> list[str]:
+    def _find_scoped(self, table: str, scope: Scope) -> list[str]:
         """The rows of a scope in one table, each once, in a fixed order."""
         index, found = self._index[table], dict[str, None]()
         for key in _scope_keys(table, scope):
@@ -215,13 +214,10 @@ class NorthboundRows:
                     found.update(dict.fromkeys(one for one in sorted(ports) if one in self.replica.rows[PORTS]))
         if table == ROUTES:
             for cidr in (one for one in scope.addresses if "/" in one):
-                for text in self._within(cidr):
+                outer = prefix_bounds(cidr)
+                for text in [text for text, bounds in self._prefixes.items() if is_within(bounds, outer)]:
                     found.update(dict.fromkeys(index.get(("prefix", text), ())))
         return list(found)
-
-    def _within(self, cidr: str) -> Iterator[str]:
-        outer = prefix_bounds(cidr)
-        return (text for text, bounds in self._prefixes.items() if is_within(bounds, outer))
 
     def _link_children(self, table: str, uuid: str, old: Row, new: Row) -> None:
         for (above, column), child in CHILDREN.items():
@@ -234,11 +230,11 @@ class NorthboundRows:
                 parents.update(dict.fromkeys(after - before, uuid))
 
 
-def _shown() -> Iterable[str]:
+def _shown_tables() -> Iterable[str]:
     return (table for table in TABLES if table != GLOBAL)
 
 
-def _keys(table: str, row: Columns) -> list[_Key]:
+def _row_keys(table: str, row: Columns) -> list[_Key]:
     """By what a row is found."""
     keys: list[_Key] = [("name", row["name"])] if row.get("name") else []
     if network := row_network(table, row):
@@ -275,7 +271,7 @@ def _scope_keys(table: str, scope: Scope) -> list[_Key]:
     return keys
 
 
-def _differs(replica: Replica, table: str, old: Row | None, new: Row | None) -> bool:
+def _is_changed(replica: Replica, table: str, old: Row | None, new: Row | None) -> bool:
     """True if more than references to other rows changed."""
     if old is None or new is None:
         return True

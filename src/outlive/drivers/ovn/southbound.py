@@ -9,11 +9,10 @@ import asyncio
 from collections.abc import AsyncIterator, Collection
 from typing import Any, Final
 
-from outlive.base.errors import Refused
+from outlive.base import Refused
 from outlive.drivers.ovn.client import CALL_S, PROBE_MS, OvsdbClient, Work
 from outlive.drivers.ovn.replica import NeededColumns, Replica, Row
-from outlive.network.changes import ChangeBatches
-from outlive.network.ports import Binding, Chassis
+from outlive.network import Binding, ChangeBatches, Chassis
 
 DATABASE: Final = "OVN_Southbound"
 BINDINGS: Final = "Port_Binding"
@@ -91,13 +90,13 @@ class OvnSouthbound:
         """End the connection."""
         await self._client.aclose()
 
-    async def binding(self, port: str) -> Binding | None:
+    async def read_binding(self, port: str) -> Binding | None:
         """See the protocol."""
-        return await self._client.read(lambda replica: self._binding(replica, port), self._limit_s)
+        return await self._client.read(lambda replica: self._read_binding(replica, port), self._limit_s)
 
-    async def chassis(self) -> list[Chassis]:
+    async def list_chassis(self) -> list[Chassis]:
         """See the protocol."""
-        return await self._client.read(self._all_chassis, self._limit_s)
+        return await self._client.read(self._list_chassis, self._limit_s)
 
     async def mac_bindings(self, address: str) -> list[str]:
         """See the protocol."""
@@ -111,26 +110,28 @@ class OvnSouthbound:
         operations = [{"op": "delete", "table": table, "where": where} for table in (PRIVATE, CHASSIS)]
         await self._client.run(lambda _: _transact(operations), self._limit_s)
 
-    async def behind(self, nb_cfg: int, on: Collection[str], limit_s: float) -> tuple[tuple[str, ...], float | None]:
+    async def find_late_chassis(
+        self, nb_cfg: int, on: Collection[str], limit_s: float
+    ) -> tuple[tuple[str, ...], float | None]:
         """The chassis that have not reported a change when the limit is over, and when the slowest other one had it."""
 
         def missing(replica: Replica) -> tuple[str, ...]:
-            return tuple(sorted(name for name in on if self._report(replica, name).get("nb_cfg", 0) < nb_cfg))
+            return tuple(sorted(name for name in on if self._report_row(replica, name).get("nb_cfg", 0) < nb_cfg))
 
         await self._client.wait(lambda replica: True if not missing(replica) else None, limit_s)
 
-        def result(replica: Replica) -> tuple[tuple[str, ...], float | None]:
+        def find_late(replica: Replica) -> tuple[tuple[str, ...], float | None]:
             late = missing(replica)
-            times = [self._report(replica, name).get("nb_cfg_timestamp", 0) for name in on if name not in late]
+            times = [self._report_row(replica, name).get("nb_cfg_timestamp", 0) for name in on if name not in late]
             return late, float(max(times)) if times and min(times) > 0 else None
 
-        return await self._client.read(result, self._limit_s)
+        return await self._client.read(find_late, self._limit_s)
 
-    def changes(self) -> AsyncIterator[frozenset[str]]:
+    def watch_changes(self) -> AsyncIterator[frozenset[str]]:
         """See the protocol."""
         return self._changes.read()
 
-    def healthy(self) -> str:
+    def explain_unhealthy(self) -> str:
         """Why it cannot be used now; empty: it can."""
         return self._client.trouble
 
@@ -142,16 +143,16 @@ class OvnSouthbound:
             self._loop.call_soon_threadsafe(self._changes.publish, names)
         return True
 
-    def _report(self, replica: Replica, name: str) -> Row:
+    def _report_row(self, replica: Replica, name: str) -> Row:
         return replica.rows[PRIVATE].get(self._index.private.get(name, ""), {})
 
-    def _binding(self, replica: Replica, port: str) -> Binding | None:
+    def _read_binding(self, replica: Replica, port: str) -> Binding | None:
         row = replica.rows[BINDINGS].get(self._index.ports.get(port, ""))
         if row is None:
             return None
         names = replica.rows[CHASSIS]
 
-        def chassis(column: str) -> tuple[str, ...]:
+        def list_chassis(column: str) -> tuple[str, ...]:
             found = row.get(column) or ()
             uuids = (found,) if isinstance(found, str) else found
             return tuple(sorted(names.get(one, {}).get("name", "") for one in uuids))
@@ -159,17 +160,17 @@ class OvnSouthbound:
         activated = row.get("options", {}).get("additional-chassis-activated", "")
         return Binding(
             port=port,
-            chassis="".join(chassis("chassis")),
-            additional_chassis=chassis("additional_chassis"),
-            requested_chassis="".join(chassis("requested_chassis")),
-            requested_additional_chassis=chassis("requested_additional_chassis"),
+            chassis="".join(list_chassis("chassis")),
+            additional_chassis=list_chassis("additional_chassis"),
+            requested_chassis="".join(list_chassis("requested_chassis")),
+            requested_additional_chassis=list_chassis("requested_additional_chassis"),
             activated=tuple(one for one in activated.split(",") if one),
             up=bool(row.get("up", False)),
             datapath=row.get("datapath", ""),
             tunnel_key=row.get("tunnel_key", 0),
         )
 
-    def _all_chassis(self, replica: Replica) -> list[Chassis]:
+    def _list_chassis(self, replica: Replica) -> list[Chassis]:
         found = []
         for row in replica.rows[CHASSIS].values():
             addresses = sorted(replica.rows[ENCAPS].get(one, {}).get("ip", "") for one in row.get("encaps", ()))
@@ -177,7 +178,7 @@ class OvnSouthbound:
                 Chassis(
                     name=row["name"],
                     hostname=row.get("hostname", ""),
-                    nb_cfg=self._report(replica, row["name"]).get("nb_cfg", 0),
+                    nb_cfg=self._report_row(replica, row["name"]).get("nb_cfg", 0),
                     encap_ip=addresses[0] if addresses else "",
                 )
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from outlive.base.errors import Refused, Unavailable
+from outlive.base import Refused, Unavailable
 from outlive.drivers.commands import run
 
 PROGRAM: Final = "ovn-trace"

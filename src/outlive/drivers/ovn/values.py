@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from outlive.network.names import PREFIX
+from outlive.network import PREFIX
 
 EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
 
@@ -51,10 +51,14 @@ def column_type(document: Any) -> ColumnType:
 def decode(kind: ColumnType, value: Any) -> Any:
     """The value of a column as rows have it."""
     if kind.form == "map":
-        return {_atom(swap_prefix(kind, key)): _atom(one) for key, one in value[1]}
+        return {_decode_atom(swap_prefix(kind, key)): _decode_atom(one) for key, one in value[1]}
     if kind.form == "one":
-        return _atom(value)
-    atoms = [_atom(one) for one in value[1]] if isinstance(value, list) and value[0] == "set" else [_atom(value)]
+        return _decode_atom(value)
+    atoms = (
+        [_decode_atom(one) for one in value[1]]
+        if isinstance(value, list) and value[0] == "set"
+        else [_decode_atom(value)]
+    )
     if kind.form == "optional":
         return atoms[0] if atoms else None
     return frozenset(atoms) if kind.is_reference else sorted(atoms)
@@ -88,10 +92,10 @@ def encode(kind: ColumnType, value: Any) -> Any:
         return ["map", [[swap_prefix(kind, key), one] for key, one in sorted((value or {}).items())]]
     if kind.form == "one":
         defaults: dict[str, Any] = {"string": "", "integer": 0, "boolean": False, "real": 0.0}
-        return defaults[kind.atom] if value is None else _encoded(kind, value)
+        return defaults[kind.atom] if value is None else _encode_atom(kind, value)
     if kind.form == "optional":
-        return ["set", []] if value in (None, "") else _encoded(kind, value)
-    return ["set", [_encoded(kind, one) for one in sorted(value or ())]]
+        return ["set", []] if value in (None, "") else _encode_atom(kind, value)
+    return ["set", [_encode_atom(kind, one) for one in sorted(value or ())]]
 
 
 def encode_keys(kind: ColumnType, keys: Iterable[str]) -> Any:
@@ -108,13 +112,13 @@ def swap_prefix(kind: ColumnType, key: Any) -> Any:
     return f"{other}/{name}" if slash and other else key
 
 
-def _encoded(kind: ColumnType, value: Any) -> Any:
+def _encode_atom(kind: ColumnType, value: Any) -> Any:
     if kind.atom != "uuid":
         return value
     return ["named-uuid", value[1:]] if value.startswith("@") else ["uuid", value]
 
 
-def _atom(value: Any) -> Any:
+def _decode_atom(value: Any) -> Any:
     if isinstance(value, list):
         value = value[1]
     return sys.intern(value) if isinstance(value, str) else value

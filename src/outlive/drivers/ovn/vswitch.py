@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from outlive.drivers.ovn.client import CALL_S, PROBE_MS, OvsdbClient
+from outlive.drivers.ovn.client import CALL_S, OvsdbClient
 from outlive.drivers.ovn.replica import NeededColumns, Replica, Row
 
 DATABASE: Final = "Open_vSwitch"
@@ -17,10 +17,9 @@ LOCAL: Final = "unix:/run/openvswitch/db.sock"
 class LocalSwitch:
     """Reads the host's own database."""
 
-    def __init__(self, remote: str = LOCAL, *, limit_s: float = CALL_S, probe_ms: int = PROBE_MS) -> None:
+    def __init__(self, remote: str = LOCAL) -> None:
         tables = {INTERFACES: NeededColumns(("name", "external_ids")), SETTINGS: NeededColumns(("external_ids",))}
-        self._limit_s = limit_s
-        self._client = OvsdbClient(remote, DATABASE, tables, probe_ms=probe_ms)
+        self._client = OvsdbClient(remote, DATABASE, tables)
 
     async def start(self) -> None:
         """Start to connect; returns at once."""
@@ -33,44 +32,46 @@ class LocalSwitch:
     async def wait_installed(self, interfaces: Collection[str], limit_s: float) -> tuple[str, ...]:
         """Wait until these interfaces, by their id, are plugged and have their flows; those that are not in time."""
 
-        def late(replica: Replica) -> tuple[str, ...]:
+        def find_late(replica: Replica) -> tuple[str, ...]:
             rows = replica.rows[INTERFACES].values()
-            installed = {_id(row) for row in rows if row.get("external_ids", {}).get("ovn-installed") == "true"}
+            installed = {
+                _interface_id(row) for row in rows if row.get("external_ids", {}).get("ovn-installed") == "true"
+            }
             return tuple(sorted(set(interfaces) - installed))
 
-        await self._client.wait(lambda replica: None if late(replica) else True, limit_s)
-        return await self._client.read(late, self._limit_s)
+        await self._client.wait(lambda replica: None if find_late(replica) else True, limit_s)
+        return await self._client.read(find_late, CALL_S)
 
-    async def interfaces(self) -> tuple[str, ...]:
+    async def list_interfaces(self) -> tuple[str, ...]:
         """The ids of all interfaces that are plugged here."""
 
-        def ids(replica: Replica) -> tuple[str, ...]:
-            return tuple(sorted({_id(row) for row in replica.rows[INTERFACES].values()} - {""}))
+        def read_ids(replica: Replica) -> tuple[str, ...]:
+            return tuple(sorted({_interface_id(row) for row in replica.rows[INTERFACES].values()} - {""}))
 
-        return await self._client.read(ids, self._limit_s)
+        return await self._client.read(read_ids, CALL_S)
 
-    async def devices(self) -> dict[str, str]:
+    async def read_devices(self) -> dict[str, str]:
         """The device of each interface that is plugged here, by its id."""
 
-        def names(replica: Replica) -> dict[str, str]:
+        def read_names(replica: Replica) -> dict[str, str]:
             rows = replica.rows[INTERFACES].values()
-            return {_id(row): str(row["name"]) for row in rows if _id(row) and row.get("name")}
+            return {_interface_id(row): str(row["name"]) for row in rows if _interface_id(row) and row.get("name")}
 
-        return await self._client.read(names, self._limit_s)
+        return await self._client.read(read_names, CALL_S)
 
-    async def chassis(self) -> str:
+    async def read_chassis(self) -> str:
         """The name of this chassis; empty: OVN has not been set up here."""
 
         def name(replica: Replica) -> str:
             row = next(iter(replica.rows[SETTINGS].values()), {})
             return str(row.get("external_ids", {}).get("system-id", ""))
 
-        return await self._client.read(name, self._limit_s)
+        return await self._client.read(name, CALL_S)
 
-    def healthy(self) -> str:
+    def explain_unhealthy(self) -> str:
         """Why it cannot be used now; empty: it can."""
         return self._client.trouble
 
 
-def _id(row: Row) -> str:
+def _interface_id(row: Row) -> str:
     return str(row.get("external_ids", {}).get("iface-id", ""))

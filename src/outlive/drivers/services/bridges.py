@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 
-def number_of(device: str) -> int:
+def device_number(device: str) -> int:
     """Return the kernel's number of a device; 0: there is none."""
     try:
         return socket.if_nametoindex(device)

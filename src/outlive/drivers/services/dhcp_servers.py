@@ -21,27 +21,22 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline
-from outlive.base.logging import get_logger
+from outlive.base import Clock, deadline, get_logger
 from outlive.drivers.services import lease_script
-from outlive.drivers.services.bridges import number_of
+from outlive.drivers.services.bridges import device_number
 from outlive.drivers.services.supervisor import Supervisor
-from outlive.node.services.dhcp import (
+from outlive.node.services import (
     DhcpFiles,
     LeaseChange,
     ServedLease,
+    ServedNetwork,
     dhcp_arguments,
     lease_lines,
     needs_restart,
     reservation_files,
 )
-from outlive.node.services.served_networks import ServedNetwork
 
 PROGRAM: Final = "dnsmasq"
-CHANGES_MOST: Final = 10_000
-"""Changes that are read from the spool at once."""
-
 INOTIFY_LIMIT: Final = Path("/proc/sys/fs/inotify/max_user_instances")
 """Each server watches its folder of reservations; the kernel's own limit is 128."""
 INOTIFY_SPARE: Final = 256
@@ -70,7 +65,7 @@ class DnsmasqServers:
 
     async def serve(self, network: ServedNetwork, leases: Callable[[], Collection[ServedLease]]) -> None:
         """Have a server run for the network as it is now."""
-        name, before, bridge = network.name, self._served.get(network.name), number_of(network.bridge)
+        name, before, bridge = network.name, self._served.get(network.name), device_number(network.bridge)
         self._leases[name] = leases
         same_bridge = before is not None and bridge == self._bridges[name]
         if same_bridge and before == network and name not in self._broken:
@@ -86,31 +81,42 @@ class DnsmasqServers:
         self._broken.pop(name, None)
         self._served[name] = network
         if stays and changed:
-            self._supervisor.signal(self._key(name), signal.SIGHUP)
+            self._supervisor.send_signal(self._program_name(name), signal.SIGHUP)
 
     async def _start(self, network: ServedNetwork, bridge: int) -> None:
         """Start its server, after the one that runs has ended. ``OSError``: none runs."""
         name = network.name
         if self._served.pop(name, None) is not None:
-            await self._supervisor.stop([self._key(name)])
+            await self._supervisor.stop([self._program_name(name)])
         raise_limit(INOTIFY_LIMIT, 2 * len(self._served) + INOTIFY_SPARE)
-        files = DhcpFiles(hosts=str(self._hosts(network)), script=str(self._write_script(network)))
+        script = self._folder / f"script-{network.vni}"
+        leases = shlex.quote(str(self._folder / f"leases-{network.vni}"))
+        python = [sys.executable, "-I", "-S", lease_script.__file__, str(self._folder), str(network.vni)]
+        lines = [
+            "#!/bin/sh",
+            f'if [ "$1" = init ]; then cat {leases}; exit 0; fi',  # by the shell alone, which is quick
+            f'exec {shlex.join(python)} "$@"',
+            "",
+        ]
+        script.write_text("\n".join(lines), encoding="utf-8")
+        script.chmod(0o755)
+        files = DhcpFiles(hosts=str(self._hosts_path(network)), script=str(script))
         argv = (self._program, *dhcp_arguments(network, files))
         self._served[name], self._bridges[name] = network, bridge
-        self._supervisor.keep(self._key(name), argv, prepare=lambda: self._write_leases(name))
+        self._supervisor.keep(self._program_name(name), argv, prepare=lambda: self._write_leases(name))
 
     async def end(self, names: Collection[str]) -> None:
         """Stop the servers of these networks."""
-        await self._supervisor.stop([self._key(name) for name in names])
+        await self._supervisor.stop([self._program_name(name) for name in names])
         for name in names:
             self._served.pop(name, None)
             for kept in (self._leases, self._broken, self._bridges):
                 kept.pop(name, None)
 
-    def failures(self) -> Mapping[str, str]:
+    def list_failures(self) -> Mapping[str, str]:
         """Networks without a server → why."""
-        dead = self._supervisor.failures()
-        found = {name: dead[key] for name in self._served if (key := self._key(name)) in dead}
+        dead = self._supervisor.list_failures()
+        found = {name: dead[key] for name in self._served if (key := self._program_name(name)) in dead}
         return found | self._broken
 
     async def take_changes(self) -> Sequence[LeaseChange]:
@@ -176,15 +182,15 @@ class DnsmasqServers:
     def _prepare_folder(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def _key(self, name: str) -> str:
+    def _program_name(self, name: str) -> str:
         return f"dhcp {name}"
 
-    def _hosts(self, network: ServedNetwork) -> Path:
+    def _hosts_path(self, network: ServedNetwork) -> Path:
         return self._public / f"hosts-{network.vni}"
 
     def _write_hosts(self, network: ServedNetwork) -> bool:
         """Write the reservations; whether something was removed or changed, which needs a signal."""
-        folder = self._hosts(network)
+        folder = self._hosts_path(network)
         self._prepare_folder()
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         wanted, changed = reservation_files(network), False
@@ -199,21 +205,6 @@ class DnsmasqServers:
                 path.write_text(text, encoding="utf-8")
                 path.chmod(0o644)
         return changed
-
-    def _write_script(self, network: ServedNetwork) -> Path:
-        """The program that dnsmasq runs. At its start it gets the leases by the shell alone, which is quick."""
-        path = self._folder / f"script-{network.vni}"
-        leases = shlex.quote(str(self._folder / f"leases-{network.vni}"))
-        python = [sys.executable, "-I", "-S", lease_script.__file__, str(self._folder), str(network.vni)]
-        lines = [
-            "#!/bin/sh",
-            f'if [ "$1" = init ]; then cat {leases}; exit 0; fi',
-            f'exec {shlex.join(python)} "$@"',
-            "",
-        ]
-        path.write_text("\n".join(lines), encoding="utf-8")
-        path.chmod(0o755)
-        return path
 
     async def _write_leases(self, name: str) -> None:
         network = self._served[name]

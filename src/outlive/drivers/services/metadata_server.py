@@ -13,11 +13,10 @@ from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from typing import Final
 
-from outlive.base.deadline import deadline
-from outlive.base.logging import get_logger
-from outlive.drivers.services.bridges import number_of
-from outlive.node.ports.services import AnswerCaller
-from outlive.node.services.metadata import METADATA_ADDRESS, METADATA_PORT, MetadataAnswer
+from outlive.base import deadline, get_logger
+from outlive.drivers.services.bridges import device_number
+from outlive.node.ports import AnswerCaller
+from outlive.node.services import METADATA_ADDRESS, METADATA_PORT, MetadataAnswer
 
 REQUEST_S: Final = 5.0
 """How long a guest may take for its request, and to read the answer."""
@@ -30,10 +29,9 @@ _log = get_logger("services")
 
 
 class MetadataServer:
-    """See the module. ``address``: where it listens, which the host need not have yet."""
+    """See the module. The host need not have the address yet at which it listens."""
 
-    def __init__(self, address: str = METADATA_ADDRESS, port: int = METADATA_PORT) -> None:
-        self._address, self._port = address, port
+    def __init__(self) -> None:
         self._servers: dict[str, asyncio.Server] = {}
         self._numbers: dict[str, int] = {}
         """The kernel's number of each bridge: a socket is bound to that device, and to no later one of the name."""
@@ -42,7 +40,7 @@ class MetadataServer:
 
     async def listen(self, bridges: Collection[str], answer: AnswerCaller) -> None:
         """Listen on these bridges and no others."""
-        numbers = {bridge: number_of(bridge) for bridge in bridges}
+        numbers = {bridge: device_number(bridge) for bridge in bridges}
         for bridge in [one for one in self._servers if numbers.get(one) != self._numbers.get(one)]:
             self._servers.pop(bridge).close()
         self._failures = {}
@@ -50,9 +48,10 @@ class MetadataServer:
             if bridge in self._servers:
                 continue
             try:
-                listening = _bind_socket(bridge, self._address, self._port)
+                listening = _bind_socket(bridge)
             except OSError as error:
-                self._failures[bridge] = f"{self._address}:{self._port} on {bridge}: {error.strerror or error}"
+                why = error.strerror or error
+                self._failures[bridge] = f"{METADATA_ADDRESS}:{METADATA_PORT} on {bridge}: {why}"
                 continue
             self._numbers[bridge] = numbers[bridge]
             self._servers[bridge] = await asyncio.start_server(
@@ -67,7 +66,7 @@ class MetadataServer:
             server.close()
         self._servers, self._failures = {}, {}
 
-    def failures(self) -> Mapping[str, str]:
+    def list_failures(self) -> Mapping[str, str]:
         """Bridges where it cannot listen → why."""
         return self._failures
 
@@ -95,13 +94,13 @@ class MetadataServer:
                 await writer.wait_closed()
 
 
-def _bind_socket(bridge: str, address: str, port: int) -> socket.socket:
+def _bind_socket(bridge: str) -> socket.socket:
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, bridge.encode())
         listening.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
-        listening.bind((address, port))
+        listening.bind((METADATA_ADDRESS, METADATA_PORT))
         listening.listen(BACKLOG)
     except OSError:
         listening.close()

@@ -14,12 +14,10 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from outlive.base.errors import Unavailable
-from outlive.base.logging import get_logger
+from outlive.base import Unavailable, get_logger
 from outlive.drivers.services.supervisor import Supervisor
 from outlive.drivers.services.zone_transfer import transfer_zone
-from outlive.node.services.served_networks import ServedNetwork
-from outlive.node.services.zones import ZoneChange, ZoneRecord, ZoneState
+from outlive.node.services import ServedNetwork, ZoneChange, ZoneRecord, ZoneState
 
 PROGRAM: Final = "pdns_server"
 NAME: Final = "name server"
@@ -39,14 +37,11 @@ _log = get_logger("services")
 class PowerDnsServer:
     """See the module."""
 
-    def __init__(
-        self, folder: Path, supervisor: Supervisor, *, program: str = PROGRAM, port: int = 53, dns_port: int = 53
-    ) -> None:
+    def __init__(self, folder: Path, supervisor: Supervisor, *, program: str = PROGRAM, port: int = 53) -> None:
         self._folder = folder
         self._supervisor = supervisor
         self._program = program
         self._port = port
-        self._dns_port = dns_port
         self._database = folder / "zones.db"
 
     async def start(self, addresses: Collection[str]) -> None:
@@ -68,13 +63,13 @@ class PowerDnsServer:
         """Stop it."""
         await self._supervisor.stop([NAME])
 
-    def failure(self) -> str:
+    def explain_failure(self) -> str:
         """Why it does not run."""
-        return self._supervisor.failures().get(NAME, "")
+        return self._supervisor.list_failures().get(NAME, "")
 
     async def transfer(self, network: ServedNetwork) -> Sequence[ZoneRecord]:
         """Of the network's own server, by its first gateway."""
-        return await transfer_zone(network.domain, network.subnets[0].gateway, self._dns_port)
+        return await transfer_zone(network.domain, network.subnets[0].gateway)
 
     async def read_zone(self, zone: str) -> ZoneState:
         """A zone as the database has it."""
@@ -91,7 +86,7 @@ class PowerDnsServer:
             kept = frozenset(ZoneRecord(*row) for row in rows if row[1] != "SOA")
             return ZoneState(serial, soa, kept)
 
-        return await self._with_database(query)
+        return await self._run_in_database(query)
 
     async def change_zone(self, change: ZoneChange) -> None:
         """Write one change as a transaction."""
@@ -111,7 +106,7 @@ class PowerDnsServer:
                     [(number, one.name, one.type, one.content, one.ttl) for one in (change.soa, *change.add)],
                 )
 
-        await self._with_database(write)
+        await self._run_in_database(write)
 
     async def keep_zones(self, zones: Collection[str]) -> None:
         """Remove all other zones."""
@@ -123,15 +118,12 @@ class PowerDnsServer:
                         database.execute("DELETE FROM records WHERE domain_id = ?", (number,))
                         database.execute("DELETE FROM domains WHERE id = ?", (number,))
 
-        await self._with_database(write)
+        await self._run_in_database(write)
 
-    async def _with_database(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+    async def _run_in_database(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         def run() -> _T:
-            database = sqlite3.connect(self._database, timeout=BUSY_S)
-            try:
+            with contextlib.closing(sqlite3.connect(self._database, timeout=BUSY_S)) as database:
                 return work(database)
-            finally:
-                database.close()
 
         try:
             return await asyncio.to_thread(run)

@@ -15,9 +15,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import Unavailable
-from outlive.base.logging import get_logger
-from outlive.base.processes import start_time
+from outlive.base import Unavailable, get_logger, start_time
 from outlive.drivers.services import role_guard_program
 
 CLOSE_S: Final = 3.0
@@ -78,7 +76,7 @@ class RoleGuard:
         self._note()
         self._send(f"hold {device} {address}")
 
-    async def leftovers(self) -> Sequence[tuple[str, str]]:
+    async def list_leftovers(self) -> Sequence[tuple[str, str]]:
         """What a former daemon has noted; it stays noted until it is released."""
         try:
             found = msgspec.json.decode(self._file.read_bytes(), type=list[tuple[str, str]])

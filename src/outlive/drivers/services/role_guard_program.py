@@ -38,7 +38,7 @@ def remove_address(device: str, address: str) -> bool:
     except OSError:
         return True
     if family == socket.AF_INET:
-        keep_others(device)
+        keep_other_addresses(device)
     attributes = b"".join(struct.pack("HH", 4 + len(raw), kind) + raw for kind in (IFA_LOCAL, IFA_ADDRESS))
     body = struct.pack("BBBBi", family, int(length or 8 * len(raw)), 0, 0, index) + attributes
     message = struct.pack("IHHII", 16 + len(body), RTM_DELADDR, NLM_REQUEST_ACK, 1, 0) + body
@@ -51,7 +51,7 @@ def remove_address(device: str, address: str) -> bool:
     return error == 0 or -error in GONE
 
 
-def keep_others(device: str) -> None:
+def keep_other_addresses(device: str) -> None:
     """Have the other addresses of a subnet stay when the one goes that was there first."""
     with contextlib.suppress(OSError), open(f"/proc/sys/net/ipv4/conf/{device}/promote_secondaries", "w") as setting:  # noqa: PTH123
         setting.write("1")
@@ -78,7 +78,7 @@ class RoleHoldings:
                 self.processes = {one: begun for one, begun in self.processes.items() if started_at(one) == begun}
                 self.processes[int(pid)] = started
 
-    def take_back(self) -> None:
+    def release_all(self) -> None:
         """Addresses first: they are what two hosts must not have."""
         for device, address in list(self.addresses):
             with contextlib.suppress(OSError, ValueError, struct.error):
@@ -117,7 +117,7 @@ def read_notes(file: str) -> dict[tuple[str, str], None]:
 def take_back_all(guard: RoleHoldings) -> int:
     """Remove everything, again and again; 1 where something is left after half a minute."""
     for _ in range(30):
-        guard.take_back()
+        guard.release_all()
         if not guard.has_something:
             return 0
         time.sleep(AGAIN_S)
@@ -148,7 +148,7 @@ def main(arguments: list[str]) -> int:
                 with contextlib.suppress(ValueError):
                     guard.read(line.decode(errors="replace"))
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= guard.until:
-            guard.take_back()
+            guard.release_all()
     return take_back_all(guard)
 
 

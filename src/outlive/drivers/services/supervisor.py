@@ -17,11 +17,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
-from outlive.base.files import write_whole
-from outlive.base.logging import get_logger
-from outlive.base.processes import start_time
+from outlive.base import Clock, OutliveError, get_logger, start_time, write_whole
 
 BACKOFF_S: Final = 0.5
 BACKOFF_CAP_S: Final = 30.0
@@ -67,7 +63,7 @@ class Supervisor:
         self._ending: set[asyncio.Task[None]] = set()
         """Stops that are under way, also those whose callers were cancelled."""
 
-    def failures(self) -> dict[str, str]:
+    def list_failures(self) -> dict[str, str]:
         """Programs that do not run → why."""
         return {name: one.why for name, one in self._programs.items() if one.why and one.settled.is_set()}
 
@@ -92,7 +88,7 @@ class Supervisor:
         self._programs[name] = program
         return program
 
-    def signal(self, name: str, number: signal.Signals) -> None:
+    def send_signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a program, if it runs."""
         program = self._programs.get(name)
         if program is not None and program.process is not None and program.process.returncode is None:

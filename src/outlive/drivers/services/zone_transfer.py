@@ -9,9 +9,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import Unavailable
-from outlive.node.services.zones import ZoneRecord
+from outlive.base import Unavailable, deadline
+from outlive.node.services import ZoneRecord
 
 TRANSFER_S: Final = 5.0
 RECORDS_MOST: Final = 100_000

@@ -1,6 +1,6 @@
 """Commands to one Ceph cluster, each in a child process with a hard limit; no library of Ceph is in the daemon.
 
-A library of Ceph in the process has no limit that works: monitors that are slow would stop whoever calls it. The key
+A library of Ceph in the process has no limit that works: monitors that are slow would stop the caller. The key
 never is on a command line: the programs read it from the keyring file.
 """
 
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import NotFound, OutliveError, Refused, Unavailable, Unknown
-from outlive.drivers.commands import Ended, run
+from outlive.base import NotFound, OutliveError, Refused, Unavailable, Unknown
+from outlive.drivers.commands import ProgramExit, run
 from outlive.drivers.storage.settings import StorageSettings
 
 CONNECT_S: Final = 5
@@ -40,7 +41,7 @@ class CephCommands:
         self._settings = settings
         self._limit_s = float(settings.command_limit)
 
-    def configured(self) -> None:
+    def check_configured(self) -> None:
         """``NotFound`` where this host has no Ceph."""
         if not Path(self._settings.ceph_conf).exists():
             raise NotFound(f"this host has no Ceph: {self._settings.ceph_conf} does not exist")
@@ -48,45 +49,35 @@ class CephCommands:
     async def ask(self, *words: str, limit_s: float | None = None) -> str:
         """The output of a question to the cluster. ``NotFound``: there is no such thing; else ``Unavailable``."""
         connect = () if limit_s is None else ("--connect-timeout", str(math.ceil(limit_s)))
-        ended = await self._run(*self._ceph(*connect, *words), limit_s=limit_s)
-        if ended.code == 0:
-            return ended.out
-        raise self._failure(ended, words, Unavailable, limit_s)
+        return await self._complete(self._ceph_argv(*connect, *words), words, Unavailable, limit_s)
 
     async def ask_json(self, *words: str) -> Any:
         """The same, decoded."""
-        return decoded(await self.ask(*words, "--format", "json"), words)
+        return parse_json_answer(await self.ask(*words, "--format", "json"), words)
 
-    async def output(self, *words: str, limit_s: float) -> str:
+    async def read_output(self, *words: str, limit_s: float) -> str:
         """What was printed by the end, also where some of those that were asked did not answer."""
-        ended = await self._run(*self._ceph(*words), limit_s=limit_s)
+        ended = await self._run(*self._ceph_argv(*words), limit_s=limit_s)
         if "EACCES" in ended.err:
-            raise self._failure(ended, words, Unavailable)
+            raise self._build_failure(ended, words, Unavailable)
         return ended.out
 
-    async def order(self, *words: str) -> None:
+    async def run_order(self, *words: str) -> None:
         """Have something changed. ``Unavailable``: it was not; ``Unknown``: it may have been."""
-        ended = await self._run(*self._ceph(*words))
-        if ended.code != 0:
-            raise self._failure(ended, words, Unknown)
+        await self._complete(self._ceph_argv(*words), words, Unknown)
 
-    async def pools(self, *words: str, limit_s: float) -> str:
+    async def ask_pools(self, *words: str, limit_s: float) -> str:
         """The output of a question about pools."""
-        ended = await self._run(self._settings.rados_program, *self._who(), *words, limit_s=limit_s)
-        if ended.code == 0:
-            return ended.out
-        raise self._failure(ended, words, Unavailable, limit_s)
+        argv = [self._settings.rados_program, *self._client_options(), *words]
+        return await self._complete(argv, words, Unavailable, limit_s)
 
-    async def images(self, *words: str) -> str:
+    async def ask_images(self, *words: str) -> str:
         """The output of a question about images."""
-        ended = await self._run(*self._rbd(*words))
-        if ended.code == 0:
-            return ended.out
-        raise self._failure(ended, words, Unavailable)
+        return await self._complete(self._rbd_argv(*words), words, Unavailable)
 
     async def check_reach(self, *words: str, limit_s: float) -> str | None:
         """Why no answer comes to a question about images; empty: one comes; ``None``: nobody can say."""
-        ended = await self._run(*self._rbd(*words), limit_s=limit_s)
+        ended = await self._run(*self._rbd_argv(*words), limit_s=limit_s)
         if ended.killed:
             return f"Ceph does not answer within {limit_s:g} s"
         no_monitor = last_line(ended.err) == _NO_MONITOR or any(one in ended.err for one in _UNREACHED)
@@ -96,32 +87,39 @@ class CephCommands:
 
     async def order_images(self, *words: str) -> None:
         """Have an image changed. ``NotFound``: what was to be changed is not there; ``Refused``, ``Unknown``."""
-        ended = await self._run(*self._rbd(*words))
-        if ended.code != 0:
-            raise self._failure(ended, words, Unknown)
+        await self._complete(self._rbd_argv(*words), words, Unknown)
 
-    def _ceph(self, *words: str) -> list[str]:
+    def _ceph_argv(self, *words: str) -> list[str]:
         settings = self._settings
-        return [settings.ceph_program, *self._who(), "--connect-timeout", str(CONNECT_S), *words]
+        return [settings.ceph_program, *self._client_options(), "--connect-timeout", str(CONNECT_S), *words]
 
-    def _rbd(self, *words: str) -> list[str]:
+    def _rbd_argv(self, *words: str) -> list[str]:
         limits = ("--client-mount-timeout", str(CONNECT_S), "--rados-mon-op-timeout", f"{self._limit_s:g}")
-        return [self._settings.rbd_program, *self._who(), *limits, *words]
+        return [self._settings.rbd_program, *self._client_options(), *limits, *words]
 
-    def _who(self) -> list[str]:
+    def _client_options(self) -> list[str]:
         settings = self._settings
         keyring = ["--keyring", settings.ceph_keyring] if settings.ceph_keyring else []
         return ["--conf", settings.ceph_conf, "--id", settings.ceph_user, *keyring]
 
-    async def _run(self, *argv: str, limit_s: float | None = None) -> Ended:
+    async def _run(self, *argv: str, limit_s: float | None = None) -> ProgramExit:
         settings = self._settings
         for file, setting in ((settings.ceph_conf, "cephConf"), (settings.ceph_keyring, "cephKeyring")):
-            if file and (why := unreadable(file)):
+            if file and (why := unreadable_reason(file)):
                 raise Unavailable(f"{file} cannot be read: {why}", remedy=f"see storage.{setting} in node.yaml")
         return await run(argv, limit_s=limit_s or self._limit_s, output_bytes=OUTPUT_BYTES)
 
-    def _failure(
-        self, ended: Ended, words: tuple[str, ...], late: type[OutliveError], limit_s: float | None = None
+    async def _complete(
+        self, argv: Sequence[str], words: tuple[str, ...], late: type[OutliveError], limit_s: float | None = None
+    ) -> str:
+        """The output of a command that ended well. ``late``: the error for one that gave no answer."""
+        ended = await self._run(*argv, limit_s=limit_s)
+        if ended.code != 0:
+            raise self._build_failure(ended, words, late, limit_s)
+        return ended.out
+
+    def _build_failure(
+        self, ended: ProgramExit, words: tuple[str, ...], late: type[OutliveError], limit_s: float | None = None
     ) -> OutliveError:
         what, limit_s = " ".join(words[:3]), limit_s or self._limit_s
         if ended.killed:
@@ -136,7 +134,7 @@ class CephCommands:
             return Unavailable("no monitor of Ceph answers", remedy=f"see mon host in {self._settings.ceph_conf}")
         if ended.code in _NOT_ALLOWED:
             return Unavailable(
-                f"client.{user} of Ceph may not '{what}'", remedy="give it the rights of docs/operating/storage.md"
+                f"client.{user} of Ceph may not '{what}'", remedy="give it the rights of docs/how-to/storage.md"
             )
         why = last_line(ended.err) or last_line(ended.out) or f"exit code {ended.code}"
         if ended.code == _ENOENT:
@@ -146,7 +144,7 @@ class CephCommands:
         return late(f"Ceph: '{what}': {why}", remedy="see ceph status")
 
 
-def unreadable(file: str) -> str:
+def unreadable_reason(file: str) -> str:
     """Why this process cannot read it; empty: it can."""
     try:
         with Path(file).open("rb"):
@@ -161,7 +159,7 @@ def last_line(text: str) -> str:
     return lines[-1].removeprefix("rbd: ").removeprefix("Error ")[:200] if lines else ""
 
 
-def decoded(text: str, words: tuple[str, ...]) -> Any:
+def parse_json_answer(text: str, words: tuple[str, ...]) -> Any:
     """JSON, or ``Unavailable``."""
     try:
         return msgspec.json.decode(text.strip() or "null")

@@ -9,11 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_interface
 from typing import Final, Protocol, TypeVar
 
-from outlive.base.errors import NotFound, OutliveError, Unavailable
-from outlive.base.logging import get_logger
+from outlive.base import NotFound, OutliveError, Unavailable, get_logger
 from outlive.node.ports import PLACES_LIMIT, CutPort, CutReport, DiskLock
-from outlive.resources import Hypervisor
-from outlive.resources.definitions import image_key
+from outlive.resources import Hypervisor, image_key
 from outlive.store import Store, list_all
 
 AT_ONCE: Final = 8
@@ -27,7 +25,7 @@ _log = get_logger("drivers.storage")
 class Locks(Protocol):
     """The part of ``StoragePort`` for disks of one kind."""
 
-    async def locks(self, volume: str) -> tuple[DiskLock, ...]:
+    async def list_locks(self, volume: str) -> tuple[DiskLock, ...]:
         """Of one disk. ``NotFound``: there is no such disk."""
         ...
 
@@ -35,7 +33,7 @@ class Locks(Protocol):
         """As ``StoragePort``."""
         ...
 
-    def place(self, volume: str) -> str:
+    def find_place(self, volume: str) -> str:
         """As ``StoragePort``."""
         ...
 
@@ -65,14 +63,14 @@ def is_option(volume: str) -> bool:
 class Unlocked:
     """What has no locks: firmware files and devices of the host (``outlive.resources.definitions``)."""
 
-    async def locks(self, volume: str) -> tuple[DiskLock, ...]:
+    async def list_locks(self, volume: str) -> tuple[DiskLock, ...]:
         """None."""
         return ()
 
     async def release(self, lock: DiskLock) -> None:
         """There is none."""
 
-    def place(self, volume: str) -> str:
+    def find_place(self, volume: str) -> str:
         """Nowhere that is known."""
         return ""
 
@@ -90,7 +88,7 @@ class Disks:
         self._kinds = kinds
         self._clusters = clusters
 
-    def address(self) -> str:
+    def own_address(self) -> str:
         """Of this host."""
         return self._address
 
@@ -101,15 +99,15 @@ class Disks:
         first, second = (driver_of(self._clusters, disk.partition(":")[0]) for disk in (one, other))
         return first is None or second is None or first == second
 
-    async def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
+    async def list_locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
         """Of all of them, in their order."""
         turn = asyncio.Semaphore(AT_ONCE)
 
-        async def of(volume: str) -> tuple[DiskLock, ...]:
+        async def list_volume(volume: str) -> tuple[DiskLock, ...]:
             async with turn:
-                return await self._driver(volume).locks(volume)
+                return await self._require_driver(volume).list_locks(volume)
 
-        answers = await asyncio.gather(*(of(one) for one in volumes), return_exceptions=True)
+        answers = await asyncio.gather(*(list_volume(one) for one in volumes), return_exceptions=True)
         found: list[DiskLock] = []
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -117,10 +115,10 @@ class Disks:
             found.extend(answer)
         return tuple(found)
 
-    def place(self, volume: str) -> str:
+    def find_place(self, volume: str) -> str:
         """By the driver of its kind; nowhere where this host has none."""
         driver = self._find_driver(volume)
-        return driver.place(volume) if driver is not None else ""
+        return driver.find_place(volume) if driver is not None else ""
 
     async def check_reach(self, places: tuple[str, ...]) -> dict[str, str]:
         """Of all of them at once; what cannot be asked now is left out."""
@@ -143,9 +141,9 @@ class Disks:
 
     async def release(self, lock: DiskLock) -> None:
         """By the driver of its disk."""
-        await self._driver(lock.volume).release(lock)
+        await self._require_driver(lock.volume).release(lock)
 
-    def _driver(self, volume: str) -> Locks:
+    def _require_driver(self, volume: str) -> Locks:
         kind = volume.partition(":")[0]
         if is_option(volume):
             raise Unavailable(f"{volume!r} would be an option of a program", remedy="correct the VM's disks")
@@ -183,7 +181,9 @@ class Cuts:
         """By each of them; one that fails spoils no other: what was shut out is read back. Where all fail, the first
         error."""
         meant = tuple(one for one in scope if not is_option(one.removeprefix("disk:")))
-        await self._all(lambda part: part.cut(host, epoch, meant), self._meant(meant), host, some_will_do=True)
+        await self._call_all(
+            lambda part: part.cut(host, epoch, meant), self._find_parts(meant), host, some_will_do=True
+        )
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
         """What all parts that answer say, asked at once; the first error where none does. One that does not answer is
@@ -208,34 +208,34 @@ class Cuts:
             expires_in_s=min(ends, default=None),
         )
 
-    async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+    async def wait_isolated(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         """Of those that shut anybody out of something in it."""
         found: list[str] = []
-        for part in self._meant(scope):
-            found.extend(await part.barrier(scope))
+        for part in self._find_parts(scope):
+            found.extend(await part.wait_isolated(scope))
         return tuple(found)
 
     async def lift(self, host: str, epoch: int) -> None:
         """By each of them."""
-        await self._all(lambda part: part.lift(host, epoch), list(self._parts.values()), host)
+        await self._call_all(lambda part: part.lift(host, epoch), list(self._parts.values()), host)
 
-    async def hosts(self) -> Mapping[str, int]:
+    async def list_hosts(self) -> Mapping[str, int]:
         """Of each of them that answers: another one hides none of these. ``Unavailable`` where none does."""
         found: dict[str, int] = {}
         parts = list(self._parts.values())
-        for part in await self._all(lambda part: part.hosts(), parts, "any host", some_will_do=True):
+        for part in await self._call_all(lambda part: part.list_hosts(), parts, "any host", some_will_do=True):
             for host, through in part.items():
                 found[host] = min(through, found.get(host, through))
         return found
 
-    def _meant(self, scope: tuple[str, ...]) -> list[CutPort]:
+    def _find_parts(self, scope: tuple[str, ...]) -> list[CutPort]:
         volumes = [one.removeprefix("disk:") for one in scope if one.startswith("disk:")]
         kinds = {one.partition(":")[0] for one in volumes if not is_option(one)}
         kinds |= {"port"} if any(one.startswith("port:") for one in scope) else set()
         wanted = [part for kind in sorted(kinds) if (part := driver_of(self._parts, kind)) is not None]
         return [part for part in self._parts.values() if part in wanted]
 
-    async def _all(
+    async def _call_all(
         self, call: Callable[[CutPort], Awaitable[T]], parts: list[CutPort], host: str, *, some_will_do: bool = False
     ) -> list[T]:
         answers: list[T] = []
@@ -268,7 +268,7 @@ class StorageAddresses:
         of: dict[str, set[str]] = {}
         async for one in list_all(self._store, Hypervisor):
             published = [one.status.storage_address, *one.status.addresses.values()]
-            of[one.name] = {_plain(address) for address in published if address}
+            of[one.name] = {_strip_prefix(address) for address in published if address}
         mine = of.get(host, set())
         if not mine:
             raise NotFound(
@@ -283,7 +283,7 @@ class StorageAddresses:
         return tuple(sorted(mine))
 
 
-def _plain(address: str) -> str:
+def _strip_prefix(address: str) -> str:
     try:
         return str(ip_interface(address).ip)
     except ValueError:

@@ -19,12 +19,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from outlive.base.errors import NotFound, Refused, Unavailable, Unknown
+from outlive.base import NotFound, Refused, Unavailable, Unknown
 from outlive.drivers.commands import run
 from outlive.drivers.storage.ceph import last_line
 from outlive.drivers.storage.settings import StorageSettings
 from outlive.node.ports import CutReport, DiskLock
-from outlive.storage.drbd import (
+from outlive.storage import (
     CONNECTED,
     BadDocument,
     ConnectionState,
@@ -71,7 +71,7 @@ class AddressedReplica(msgspec.Struct, frozen=True):
     connections: tuple[PeerAddress | None, ...] | None = ()
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
+class DisconnectNote(msgspec.Struct, frozen=True, kw_only=True):
     """From what one host was disconnected by this one."""
 
     epoch: int
@@ -90,14 +90,14 @@ class Drbd:
 
     # --- StoragePort
 
-    def place(self, volume: str) -> str:
+    def find_place(self, volume: str) -> str:
         """The resource."""
         return volume
 
     async def check_reach(self, place: str) -> str | None:
         """Whether its replica here serves writes: without quorum, or without data and peers, DRBD lets them wait, or
         fail."""
-        replica = await self._state(place.removeprefix(SCHEME))
+        replica = await self._read_state(place.removeprefix(SCHEME))
         connected = any(one.connection_state == CONNECTED for one in replica.connections)
         if replica.is_primary and not replica.has_quorum:
             return f"{place} has no quorum here"
@@ -105,22 +105,22 @@ class Drbd:
             return f"{place} has neither data nor a peer here"
         return "" if replica.has_quorum else None
 
-    async def locks(self, volume: str) -> tuple[DiskLock, ...]:
+    async def list_locks(self, volume: str) -> tuple[DiskLock, ...]:
         """Who is its primary. ``Unavailable`` where this replica cannot know that."""
         name = volume.removeprefix(SCHEME)
-        printed = await self._printed("status", name)
+        printed = await self._read_output("status", name)
         replica = _state_of(name, printed)
         if replica.is_primary:
             return (DiskLock(volume=volume, id="primary", locker="this host", address=self._own),)
         if peer := replica.primary_peer:
             return (DiskLock(volume=volume, id="primary", locker=peer, address=_address_of(name, peer, printed)),)
-        if why := explain_writer(await self._resource(name, replica)):
+        if why := explain_writer(await self._read_resource(name, replica)):
             raise Unavailable(f"who writes {volume} is not known: {why}", remedy=f"see drbdadm status {name}")
         return ()
 
     async def release(self, lock: DiskLock) -> None:
         """This host's own role is given back; a peer's nobody can take."""
-        if lock not in await self.locks(lock.volume):
+        if lock not in await self.list_locks(lock.volume):
             return
         name = lock.volume.removeprefix(SCHEME)
         if lock.address != self._own:
@@ -140,18 +140,18 @@ class Drbd:
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """Disconnect this host's replicas from it."""
         names = tuple(sorted(one.removeprefix(SCOPE) for one in self.select(scope)))
-        found = {name: peer for name in names if (peer := await self._peer(name, host)) is not None}
+        found = {name: peer for name in names if (peer := await self._find_connection(name, host)) is not None}
         if not found:
             raise NotFound(f"this host has no replica of a volume of {host}")
         async with self._one_change:
             notes = await self._read_notes()
-            before = notes.get(host, Note(epoch=0, resources=()))
+            before = notes.get(host, DisconnectNote(epoch=0, resources=()))
             resources = tuple(sorted({*before.resources, *found}))
-            notes[host] = Note(epoch=max(before.epoch, epoch), resources=resources)
+            notes[host] = DisconnectNote(epoch=max(before.epoch, epoch), resources=resources)
             await self._write_notes(notes)
             for name, peer in found.items():
                 if peer.connection_state != "StandAlone":
-                    await self._order("disconnect", name, peer)
+                    await self._run_order("disconnect", name, peer)
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
         """Volumes that this replica is disconnected from the host for, and that nobody writes."""
@@ -162,9 +162,9 @@ class Drbd:
             return CutReport()
         there: list[str] = []
         for name in note.resources:
-            peer = await self._peer(name, host)
+            peer = await self._find_connection(name, host)
             gone = peer is not None and peer.connection_state == "StandAlone"
-            if gone and not explain_writer(await self._resource(name, await self._state(name))):
+            if gone and not explain_writer(await self._read_resource(name, await self._read_state(name))):
                 there.append(name)
         if not there:
             return CutReport()
@@ -173,12 +173,12 @@ class Drbd:
             evidence=f"disconnected from {host} with quorum here: {', '.join(there)}",
         )
 
-    async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+    async def wait_isolated(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         """What this replica knows that nobody writes; ``Unavailable`` where it does not."""
         mine = self.select(scope)
         for one in mine:
             name = one.removeprefix(SCOPE)
-            if why := explain_writer(await self._resource(name, await self._state(name))):
+            if why := explain_writer(await self._read_resource(name, await self._read_state(name))):
                 raise Unavailable(why, remedy=f"see drbdadm status {name}")
         return mine
 
@@ -190,34 +190,34 @@ class Drbd:
             if note is None or note.epoch > epoch:
                 return
             for name in note.resources:
-                peer = await self._peer(name, host)
+                peer = await self._find_connection(name, host)
                 if peer is not None and peer.connection_state == "StandAlone":
-                    await self._order("connect", name, peer)
+                    await self._run_order("connect", name, peer)
             del notes[host]
             await self._write_notes(notes)
 
-    async def hosts(self) -> Mapping[str, int]:
+    async def list_hosts(self) -> Mapping[str, int]:
         """From which this host was disconnected; a note goes with the last of its connections."""
         return {host: note.epoch for host, note in (await self._read_notes()).items()}
 
-    async def _peer(self, name: str, host: str) -> ConnectionState | None:
+    async def _find_connection(self, name: str, host: str) -> ConnectionState | None:
         """The connection to that host; ``None`` where there is none, or no resource."""
         try:
-            replica = await self._state(name)
+            replica = await self._read_state(name)
         except NotFound:
             return None
         return next((one for one in replica.connections if one.name.partition(".")[0] == host.partition(".")[0]), None)
 
-    async def _state(self, name: str) -> ResourceState:
-        return _state_of(name, await self._printed("status", name))
+    async def _read_state(self, name: str) -> ResourceState:
+        return _state_of(name, await self._read_output("status", name))
 
-    async def _resource(self, name: str, state: ResourceState) -> DrbdResource:
+    async def _read_resource(self, name: str, state: ResourceState) -> DrbdResource:
         """The state with the quorum option, which must be known to say who may write."""
-        configs = _understand("show", name, read_show, await self._printed("show", name))
+        configs = _parse_output("show", name, read_show, await self._read_output("show", name))
         quorum = next((one.quorum for one in reversed(configs) if one.resource == name), "")
         return DrbdResource(**msgspec.structs.asdict(state), quorum=quorum, present=True)
 
-    async def _printed(self, verb: str, name: str) -> str:
+    async def _read_output(self, verb: str, name: str) -> str:
         ended = await run([self._program, verb, name, "--json"], limit_s=self._limit_s)
         if ended.killed:
             raise Unavailable(f"drbdsetup {verb} {name} did not end within {self._limit_s:g} s", remedy="see dmesg")
@@ -227,7 +227,7 @@ class Drbd:
             raise Unavailable(f"drbdsetup {verb} {name}: {last_line(ended.err)}", remedy="is DRBD 9 loaded here?")
         return ended.out
 
-    async def _order(self, verb: str, name: str, peer: ConnectionState) -> None:
+    async def _run_order(self, verb: str, name: str, peer: ConnectionState) -> None:
         if peer.peer_node_id is None:
             raise Unavailable(f"drbdsetup status {name} gives {peer.name} no node id", remedy="see drbdadm status")
         words = (verb, name, str(peer.peer_node_id))
@@ -236,16 +236,16 @@ class Drbd:
             why = f"no end within {self._limit_s:g} s" if ended.killed else last_line(ended.err)
             raise Unknown(f"drbdsetup {' '.join(words)}: {why}", remedy="see drbdadm status")
 
-    async def _read_notes(self) -> dict[str, Note]:
+    async def _read_notes(self) -> dict[str, DisconnectNote]:
         try:
             raw = await asyncio.to_thread(self._notes.read_bytes)
-            return msgspec.json.decode(raw, type=dict[str, Note])
+            return msgspec.json.decode(raw, type=dict[str, DisconnectNote])
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError) as error:
             raise Unavailable(f"{self._notes} cannot be read: {error}", remedy="remove it; hosts stay cut") from None
 
-    async def _write_notes(self, notes: dict[str, Note]) -> None:
+    async def _write_notes(self, notes: dict[str, DisconnectNote]) -> None:
         def write() -> None:
             new = self._notes.with_suffix(".new")
             with new.open("wb") as stream:
@@ -260,7 +260,7 @@ class Drbd:
             raise Unavailable(f"{self._notes} cannot be written: {error.strerror}") from None
 
 
-def _understand(verb: str, name: str, read: Callable[[str], T], text: str) -> T:
+def _parse_output(verb: str, name: str, read: Callable[[str], T], text: str) -> T:
     """What a command printed; ``Unavailable``: nothing is decided on what is not understood."""
     try:
         return read(text)
@@ -270,7 +270,7 @@ def _understand(verb: str, name: str, read: Callable[[str], T], text: str) -> T:
 
 def _state_of(name: str, text: str) -> ResourceState:
     """The last entry of that name, as the storage agent takes them; an empty one, which proves nothing."""
-    found = _understand("status", name, read_status, text)
+    found = _parse_output("status", name, read_status, text)
     return next((one for one in reversed(found) if one.name == name), ResourceState(name=name))
 
 

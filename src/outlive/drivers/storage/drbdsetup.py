@@ -13,10 +13,9 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Final
 
-from outlive.base.errors import Unavailable
+from outlive.base import Unavailable
 from outlive.drivers.commands import run
-from outlive.storage.drbd import DOCUMENT_BYTES
-from outlive.storage.ports import CommandOutput
+from outlive.storage import DOCUMENT_BYTES, CommandOutput
 
 LOADED: Final = Path("/proc/drbd")
 NO_LIMIT_S: Final = 365 * 86_400.0
@@ -55,7 +54,7 @@ class DrbdSetup:
             stderr=ended.err,
         )
 
-    async def events(self) -> AsyncGenerator[str, None]:
+    async def follow_events(self) -> AsyncGenerator[str, None]:
         """See ``DrbdTool``."""
         try:
             process = await asyncio.create_subprocess_exec(

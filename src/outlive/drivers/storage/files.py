@@ -10,18 +10,32 @@ A block device has no locks that another host sees: of that nothing is known but
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
+import os
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import msgspec
 
-from outlive.base.errors import NotFound, Refused, Unavailable
+from outlive.base import NotFound, Refused, Unavailable
 from outlive.drivers.commands import run
-from outlive.drivers.storage.reach import Paths, mount_point
 from outlive.node.ports import REACH_S, DiskLock
 
 PROGRAM: Final = Path(__file__).with_name("image_locks.py")
+REACH_PROGRAM: Final = Path(__file__).with_name("reach_path.py")
+LOST: Final = frozenset(
+    {
+        *(errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EREMOTEIO),
+        *(errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNABORTED),
+    }
+)
+"""Errors by which a path is not reached; any other, such as of rights, says nothing of the storage."""
+MOUNTS: Final = Path("/proc/self/mountinfo")
+PATHS_LIMIT: Final = 256
+"""Paths of which a child may be waiting."""
 
 
 class ImageLocks(msgspec.Struct, frozen=True):
@@ -43,7 +57,7 @@ class FileLocks:
         self._limit_s = limit_s
         self._paths = Paths()
 
-    def place(self, volume: str) -> str:
+    def find_place(self, volume: str) -> str:
         """What is mounted there, as ``file:FOLDER``; the folder of a file where that is the host's own; a device."""
         kind, _, path = volume.partition(":")
         if kind == "block":
@@ -58,7 +72,7 @@ class FileLocks:
         is_own = kind == "file" and mount_point(path) != path  # an empty folder, on a host that has not mounted it
         return None if is_own and not why else why
 
-    async def locks(self, volume: str) -> tuple[DiskLock, ...]:
+    async def list_locks(self, volume: str) -> tuple[DiskLock, ...]:
         """Of one disk. ``NotFound``: its file system has none. ``Unavailable`` also where this host may only lack it: a
         device that is not there, or a file whose folder is empty, as that of a file system that is not mounted is."""
         kind, _, path = volume.partition(":")
@@ -88,9 +102,61 @@ class FileLocks:
 
     async def release(self, lock: DiskLock) -> None:
         """Fine if it is gone; nobody can take it away."""
-        for there in await self.locks(lock.volume):
+        for there in await self.list_locks(lock.volume):
             if there == lock:
                 raise Refused(
                     f"{lock.volume} is open in {lock.locker}, and only the end of that releases it",
-                    remedy="see docs/operating/storage.md",
+                    remedy="see docs/how-to/storage.md",
                 )
+
+
+class Paths:
+    """Whether file systems and block devices answer this host, asked by child processes.
+
+    A dead NFS server blocks a process that asks it in the kernel, where no signal ends it. So a child process asks, and
+    the daemon waits for it with a limit. While a child is blocked, the daemon starts no second one for the same path.
+    """
+
+    def __init__(self) -> None:
+        self._asking: dict[tuple[str, str], asyncio.subprocess.Process] = {}
+
+    async def check_reach(self, kind: str, path: str, limit_s: float) -> str | None:
+        """Why it is not reached (``file``: the file system of a folder; ``block``: a device); empty: it is; ``None``:
+        nobody can say. ``Unavailable`` where it cannot be asked."""
+        key = (kind, path)
+        child = self._asking.get(key)
+        if child is None:
+            self._asking = {one: each for one, each in self._asking.items() if each.returncode is None}
+            if len(self._asking) >= PATHS_LIMIT:
+                raise Unavailable(f"{len(self._asking)} questions to storage wait", remedy="see dmesg")
+            argv, nothing = (sys.executable, "-I", "-S", str(REACH_PROGRAM), kind, path), asyncio.subprocess.DEVNULL
+            try:
+                child = await asyncio.create_subprocess_exec(*argv, stdin=nothing, stdout=nothing, stderr=nothing)
+            except (OSError, ValueError) as error:
+                raise Unavailable(f"{path} cannot be asked: {error}", remedy="see what this host lacks") from None
+            self._asking[key] = child
+        try:
+            async with asyncio.timeout(limit_s):
+                code = await child.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()  # it ends once the kernel lets it go
+            return f"{path} does not answer"
+        del self._asking[key]
+        if code in LOST:
+            return f"{path}: {os.strerror(code).lower()}"
+        return "" if code == 0 else None
+
+
+def mount_point(folder: str) -> str:
+    """Where the file system of the folder is mounted, by its name alone; empty: it is the root's.
+
+    The kernel lists its mounts without asking any of them.
+    """
+    try:
+        lines = MOUNTS.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    mounts = (line.split(" ", 5)[4].encode().decode("unicode_escape") for line in lines)
+    above = [one for one in mounts if one != "/" and PurePosixPath(folder).is_relative_to(one)]
+    return max(above, key=len, default="")

@@ -23,7 +23,7 @@ FLOCK = struct.Struct("hhqqi4x")
 F_OFD_GETLK = 36
 
 
-def look(path: str, is_device: bool) -> dict[str, object]:
+def inspect_file(path: str, is_device: bool) -> dict[str, object]:
     """What is known of one file. ``OSError``."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -31,14 +31,14 @@ def look(path: str, is_device: bool) -> dict[str, object]:
         right = stat.S_ISBLK if is_device else stat.S_ISREG
         if not right(about.st_mode):
             raise OSError(errno.EINVAL, "it is no block device" if is_device else "it is no file")
-        if is_device or not any(locked(descriptor, start, length) for start, length in LOCK_BYTES):
+        if is_device or not any(is_locked(descriptor, start, length) for start, length in LOCK_BYTES):
             return {"locked": False}
-        return {"locked": True, "pids": openers(about)}
+        return {"locked": True, "pids": find_openers(about)}
     finally:
         os.close(descriptor)
 
 
-def holds_files(path: str) -> bool:
+def has_files(path: str) -> bool:
     """Whether the folder of the path has anything in it: that of a file system that is not mounted is empty."""
     try:
         return any(Path(path).parent.iterdir())
@@ -46,13 +46,13 @@ def holds_files(path: str) -> bool:
         return False
 
 
-def locked(descriptor: int, start: int, length: int) -> bool:
+def is_locked(descriptor: int, start: int, length: int) -> bool:
     """Whether anybody else has a lock there, shared or not; nothing is locked by asking."""
     asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     return bool(FLOCK.unpack(fcntl.fcntl(descriptor, F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
 
 
-def openers(about: os.stat_result) -> list[int]:
+def find_openers(about: os.stat_result) -> list[int]:
     """Processes of this host, other than this one, that have the file open."""
     found = set()
     for one in Path("/proc").glob("[0-9]*/fd/*"):
@@ -70,11 +70,11 @@ def openers(about: os.stat_result) -> list[int]:
 
 if __name__ == "__main__":
     try:
-        answer = look(sys.argv[2], sys.argv[1] == "block")
+        answer = inspect_file(sys.argv[2], sys.argv[1] == "block")
     except OSError as error:
         answer = {
             "error": (error.strerror or "it failed").lower(),
             "missing": error.errno == errno.ENOENT,
-            "empty": not holds_files(sys.argv[2]),
+            "empty": not has_files(sys.argv[2]),
         }
     print(json.dumps(answer))

@@ -6,9 +6,9 @@ epoch it was, and which disks were asked for, is written beside it, in the monit
 first the note, then the entry. What is read back is the note, as far as every address in it is on the list now.
 
 **To let a host in again is an order that Ceph carries out whatever happened meanwhile.** One that is late must not
-follow a later order to block, so whoever lets in first writes down that it does (``outlive/lift/HOST/BY``), and looks
-at the note after that; who blocks writes the note first, and looks for such entries after that. One of both sees the
-other, and gives way.
+follow a later order to block, so a host that lets another in first writes down that it does (``outlive/lift/HOST/BY``),
+and looks at the note after that; a host that blocks writes the note first, and looks for such entries after that. One
+of both sees the other, and gives way.
 
 **A storage daemon learns of the list a moment after the monitors.** The barrier waits until each of them that is up has
 a map at least as new as the one that the monitors have when it is asked.
@@ -20,15 +20,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from ipaddress import ip_address
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline
-from outlive.base.errors import LimitExceeded, NotFound, OutliveError, Unavailable
-from outlive.base.logging import get_logger
-from outlive.drivers.storage.ceph import CephCommands, decoded
+from outlive.base import Clock, LimitExceeded, NotFound, OutliveError, Unavailable, deadline, get_logger
+from outlive.drivers.storage.ceph import CephCommands, parse_json_answer
 from outlive.drivers.storage.disks import driver_of
 from outlive.node.ports import REACH_S, CutReport, DiskLock
 
@@ -66,24 +63,24 @@ class RbdLocks:
         self._images: dict[str, str] = {}
         """Place → one of its images, by which is asked whether it is reached."""
 
-    def place(self, volume: str) -> str:
+    def find_place(self, volume: str) -> str:
         """Its pool."""
         place = volume.rpartition("/")[0]
-        self._images[place] = _image(volume)
+        self._images[place] = _image_name(volume)
         return place
 
     async def check_reach(self, place: str) -> str | None:
         """By the header of one of its images, which some storage daemon has to read."""
-        pool = _image(place)
+        pool = _image_name(place)
         why = await self._ceph.check_reach("status", self._images.get(place, f"{pool}/{NO_IMAGE}"), limit_s=REACH_S)
         return f"pool {pool}: {why}" if why else why
 
-    async def locks(self, volume: str) -> tuple[DiskLock, ...]:
+    async def list_locks(self, volume: str) -> tuple[DiskLock, ...]:
         """Of one image. ``NotFound``: there is none."""
         async with self._turn:
             try:
-                words = ("lock", "ls", _image(volume), "--format", "json")
-                found = decoded(await self._ceph.images(*words), words)
+                words = ("lock", "ls", _image_name(volume), "--format", "json")
+                found = parse_json_answer(await self._ceph.ask_images(*words), words)
             except NotFound as error:
                 raise NotFound(
                     f"disk {volume} does not exist: {error.message}", remedy="correct the VM's disks, or create it"
@@ -97,12 +94,12 @@ class RbdLocks:
     async def release(self, lock: DiskLock) -> None:
         """Remove it and block the one client that had it."""
         try:
-            await self._ceph.order_images("lock", "rm", _image(lock.volume), lock.id, lock.locker)
+            await self._ceph.order_images("lock", "rm", _image_name(lock.volume), lock.id, lock.locker)
         except NotFound:
             return
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class BlocklistNote(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What is written beside the entries of one host."""
 
     epoch: int = 0
@@ -159,11 +156,11 @@ class RbdCut:
         images = tuple(sorted(one.removeprefix("disk:").removeprefix(SCHEME) for one in self.select(scope)))
         if not images:
             raise NotFound(f"{host} is to be isolated from no image of Ceph")
-        self._ceph.configured()
+        self._ceph.check_configured()
         addresses = await self._addresses(host)
-        before = await self._note(host)
-        kept = before if before.epoch >= epoch or await self._is_blocked(before) else Note()
-        note = Note(
+        before = await self._make_note(host)
+        kept = before if before.epoch >= epoch or await self._is_blocked(before) else BlocklistNote()
+        note = BlocklistNote(
             epoch=max(kept.epoch, epoch),
             addresses=tuple(sorted({*kept.addresses, *addresses})),
             images=tuple(sorted({*kept.images, *images})),
@@ -172,21 +169,26 @@ class RbdCut:
             text = msgspec.json.encode(note).decode()
             if len(text) > NOTE_BYTES:
                 raise LimitExceeded(f"{host} has too many images to be isolated from them", remedy="fence it by power")
-            await self._ceph.order("config-key", "set", _note_key(host), text)
-        await self._nobody_lets_in(host)
+            await self._ceph.run_order("config-key", "set", _note_key(host), text)
+        if others := await self._list_lifts(host):
+            by = others[0]
+            raise Unavailable(
+                f"{by} is about to let {host} in again, and its order may still arrive",
+                remedy=f"if {by} is off, ceph config-key rm {_lift_key(host, by)}",
+            )
         for address in note.addresses:
-            await self._ceph.order("osd", "blocklist", "add", _entry(address), f"{self._lasts_s:g}")
+            await self._ceph.run_order("osd", "blocklist", "add", _blocklist_entry(address), f"{self._lasts_s:g}")
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
         """The note, as far as all its addresses are on the list."""
-        self._ceph.configured()
+        self._ceph.check_configured()
         known = await self._addresses(host)
-        note = await self._note(host)
+        note = await self._make_note(host)
         if note.epoch < epoch or not note.images:
             return CutReport()
-        seen = await self._map()
+        seen = await self._read_map()
         addresses = {*note.addresses, *known}
-        ends = [seen.blocked.get(_entry(address), 0.0) for address in addresses]
+        ends = [seen.blocked.get(_blocklist_entry(address), 0.0) for address in addresses]
         left_s = min(ends) - self._clock.now() - CLOCKS_DIFFER_S
         if left_s <= 0:
             return CutReport()
@@ -197,137 +199,126 @@ class RbdCut:
             expires_in_s=left_s,
         )
 
-    async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+    async def wait_isolated(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         """Wait for the storage daemons; ``Unavailable`` also where this very host is blocked."""
         mine = self.select(scope)
         if not mine:
             return ()
-        seen = await self._map()
-        if self._own and _entry(self._own) in seen.blocked:
+        seen = await self._read_map()
+        if self._own and _blocklist_entry(self._own) in seen.blocked:
             raise Unavailable(
                 f"Ceph blocks this host's address {self._own}", remedy="it is let in by the coordinators after a reboot"
             )
         if any(self._heard.get(entry) != until for entry, until in seen.blocked.items()):
-            await self._all_heard(seen)
+            await self._wait_all_current(seen)
             self._heard = seen.blocked
         return mine
 
     async def lift(self, host: str, epoch: int) -> None:
         """Take the entries away, unless they are of a later epoch."""
-        self._ceph.configured()
-        note = await self._note(host)
+        self._ceph.check_configured()
+        note = await self._make_note(host)
         if not note.addresses or note.epoch > epoch or not await self._is_blocked(note, any_of_them=True):
-            await self._lifted(host)
+            await self._finish_lift(host)
             return
-        await self._ceph.order("config-key", "set", _lift_key(host, self._host), str(epoch))
-        note = await self._note(host)
+        await self._ceph.run_order("config-key", "set", _lift_key(host, self._host), str(epoch))
+        note = await self._make_note(host)
         if note.epoch <= epoch:
             for address in note.addresses:
-                await self._ceph.order("osd", "blocklist", "rm", _entry(address))
-        await self._lifted(host)
+                await self._ceph.run_order("osd", "blocklist", "rm", _blocklist_entry(address))
+        await self._finish_lift(host)
 
-    async def hosts(self) -> Mapping[str, int]:
+    async def list_hosts(self) -> Mapping[str, int]:
         """Hosts with a note, of which any address is on the list; a note that nobody understands hides no other."""
-        self._ceph.configured()
+        self._ceph.check_configured()
         notes = await self._ceph.ask_json("config-key", "dump", _note_key(""))
         if not notes:
             return {}
-        blocked = (await self._map()).blocked
+        blocked = (await self._read_map()).blocked
         found: dict[str, int] = {}
         for key, text in notes.items():
             try:
                 note = _read_note(key, str(text))
-                if any(_entry(address) in blocked for address in note.addresses):
+                if any(_blocklist_entry(address) in blocked for address in note.addresses):
                     found[key.removeprefix(_note_key(""))] = note.epoch
             except OutliveError as error:
                 _log.warning("storage.note_not_read", key=key, error=str(error))
         return found
 
-    async def _lifted(self, host: str) -> None:
+    async def _finish_lift(self, host: str) -> None:
         """No order of this host's to let in is under way: each ends before the next begins."""
-        if self._host in await self._lifts(host):
-            await self._ceph.order("config-key", "rm", _lift_key(host, self._host))
+        if self._host in await self._list_lifts(host):
+            await self._ceph.run_order("config-key", "rm", _lift_key(host, self._host))
 
-    async def _nobody_lets_in(self, host: str) -> None:
-        others = await self._lifts(host)
-        if others:
-            by = others[0]
-            raise Unavailable(
-                f"{by} is about to let {host} in again, and its order may still arrive",
-                remedy=f"if {by} is off, ceph config-key rm {_lift_key(host, by)}",
-            )
-
-    async def _lifts(self, host: str) -> list[str]:
+    async def _list_lifts(self, host: str) -> list[str]:
         prefix = _lift_key(host, "")
         found = await self._ceph.ask_json("config-key", "dump", prefix)
         return sorted(key.removeprefix(prefix) for key in found or {})
 
-    async def _note(self, host: str) -> Note:
+    async def _make_note(self, host: str) -> BlocklistNote:
         try:
             text = await self._ceph.ask("config-key", "get", _note_key(host))
         except NotFound:
-            return Note()
+            return BlocklistNote()
         return _read_note(_note_key(host), text)
 
-    async def _is_blocked(self, note: Note, *, any_of_them: bool = False) -> bool:
+    async def _is_blocked(self, note: BlocklistNote, *, any_of_them: bool = False) -> bool:
         if not note.addresses:
             return False
-        blocked = (await self._map()).blocked
-        there = [_entry(address) in blocked for address in note.addresses]
+        blocked = (await self._read_map()).blocked
+        there = [_blocklist_entry(address) in blocked for address in note.addresses]
         return any(there) if any_of_them else all(there)
 
-    async def _map(self) -> ClusterMap:
-        return read_map(await self._ceph.ask_json("osd", "dump"))
+    async def _read_map(self) -> ClusterMap:
+        """The map of storage daemons as ``osd dump`` prints it. ``Unavailable`` where it is none."""
+        found = await self._ceph.ask_json("osd", "dump")
+        try:
+            blocked = {
+                str(entry): datetime.fromisoformat(until).timestamp()
+                for entry, until in found["blocklist"].items()
+                if str(entry).endswith(":0/0")
+            }
+            up = frozenset(int(osd["osd"]) for osd in found["osds"] if osd["up"])
+            return ClusterMap(str(found["fsid"]), int(found["epoch"]), blocked, up)
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            what = f"Ceph printed a map that is not understood: {error}"
+            raise Unavailable(what, remedy="see ceph osd dump") from None
 
-    async def _all_heard(self, seen: ClusterMap) -> None:
+    async def _wait_all_current(self, seen: ClusterMap) -> None:
         """Each storage daemon that is up has that map; one that hangs is waited for until it counts as down."""
         left = seen.up
         try:
             with deadline(BARRIER_S):
-                while left := left - await self._heard_of(seen.epoch):
+                while left := left - await self._find_current(seen.epoch):
                     await self._clock.sleep(ASK_AGAIN_S)
-                    left &= (await self._map()).up
+                    left &= (await self._read_map()).up
         except TimeoutError:
             names = ", ".join(f"osd.{one}" for one in sorted(left)[:3])
             raise Unavailable(
                 f"{names} of Ceph may not have heard yet whom it must shut out", remedy="see ceph osd tree"
             ) from None
 
-    async def _heard_of(self, epoch: int) -> set[int]:
+    async def _find_current(self, epoch: int) -> set[int]:
         """Storage daemons that say that they have this map."""
         heard: set[int] = set()
         for line in (
-            await self._ceph.output("tell", "osd.*", "status", "--format", "json", limit_s=TELL_S)
+            await self._ceph.read_output("tell", "osd.*", "status", "--format", "json", limit_s=TELL_S)
         ).splitlines():
             start = line.find("{")  # before it stands whose answer it is, where there are several
-            status = decoded(line[start:], ("tell", "osd.*")) if start >= 0 else None
+            status = parse_json_answer(line[start:], ("tell", "osd.*")) if start >= 0 else None
             if isinstance(status, dict) and isinstance(status.get("newest_map"), int) and status["newest_map"] >= epoch:
                 heard.add(int(status["whoami"]))
         return heard
 
 
-def read_map(found: Any) -> ClusterMap:
-    """The map of storage daemons as ``osd dump`` prints it. ``Unavailable`` where it is none."""
+def _read_note(key: str, text: str) -> BlocklistNote:
     try:
-        blocked = {
-            str(entry): datetime.fromisoformat(until).timestamp()
-            for entry, until in found["blocklist"].items()
-            if str(entry).endswith(":0/0")
-        }
-        up = frozenset(int(osd["osd"]) for osd in found["osds"] if osd["up"])
-        return ClusterMap(str(found["fsid"]), int(found["epoch"]), blocked, up)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise Unavailable(f"Ceph printed a map that is not understood: {error}", remedy="see ceph osd dump") from None
-
-
-def _read_note(key: str, text: str) -> Note:
-    try:
-        return msgspec.json.decode(text.strip(), type=Note)
+        return msgspec.json.decode(text.strip(), type=BlocklistNote)
     except msgspec.DecodeError:
         raise Unavailable(f"{key} of Ceph holds no note of ours", remedy=f"ceph config-key rm {key}") from None
 
 
-def _entry(address: str) -> str:
+def _blocklist_entry(address: str) -> str:
     """A whole address, as the list spells it."""
     try:
         found = ip_address(address.strip("[]"))
@@ -336,7 +327,7 @@ def _entry(address: str) -> str:
     return f"[{found.compressed}]:0/0" if found.version == 6 else f"{found}:0/0"
 
 
-def _image(volume: str) -> str:
+def _image_name(volume: str) -> str:
     return volume.partition(":")[2]
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from outlive.base.errors import OutliveError
-from outlive.resources import check_name
-from outlive.resources.definitions import monitor_name, monitors_kind
-from outlive.runtime.units import Duration
+from outlive.base import OutliveError
+from outlive.resources import check_name, monitor_name, monitors_kind
+from outlive.runtime import Duration
 
 
 class CephCluster(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -16,8 +15,11 @@ class CephCluster(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     monitors: tuple[str, ...]
     """As in ``cephMonitors``."""
     ceph_conf: str
+    """Its configuration file."""
     ceph_user: str = "outlive"
+    """The daemon's user in it."""
     ceph_keyring: str = ""
+    """File with that user's key."""
 
     def __post_init__(self) -> None:
         if not self.monitors:
@@ -30,7 +32,7 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     ceph_conf: str = "/etc/ceph/ceph.conf"
     """Configuration of the Ceph cluster of all ``rbd:`` disks that name no monitors."""
     ceph_user: str = "outlive"
-    """The daemon's own user in it, without ``client.``; its rights are in docs/operating/storage.md."""
+    """The daemon's own user in it, without ``client.``; its rights are in docs/how-to/storage.md."""
     ceph_keyring: str = ""
     """File with that user's key; empty: where Ceph looks for it, ``/etc/ceph/ceph.client.USER.keyring``."""
     ceph_program: str = "ceph"
@@ -40,12 +42,12 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     rados_program: str = "rados"
     """The same."""
     volume_program: str = "ceph-volume"
-    """The same; it knows on which devices the storage daemons of this host keep their data."""
+    """The same; it lists the devices of this host's storage daemons."""
     ceph_monitors: tuple[str, ...] = ()
-    """Its monitors, as definitions may name them (``<host name=…/>``): names or addresses, ``:PORT`` after an unusual
-    one. A disk that names others lies in none of this host's clusters, and its VM does not start here."""
+    """Its monitors, as definitions name them (``<host name=…/>``), with ``:PORT`` if unusual. A VM with a disk on
+    others does not start here."""
     clusters: dict[str, CephCluster] = {}
-    """Further Ceph clusters, by names of your own; at most ``CLUSTERS_LIMIT``."""
+    """Further Ceph clusters, by names that you choose; at most 8."""
     drbd_program: str = "drbdsetup"
     """The same."""
     command_limit: Duration = Duration(10.0)
@@ -55,9 +57,9 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     pools: tuple[str, ...] = ()
     """Pools that have a ``StoragePool``; empty: all. The same on all coordinators."""
     statistics_limit: Duration = Duration(2.0)
-    """How long Ceph may take for one question about statistics; what it has not answered by then is left out."""
+    """How long Ceph may take for one query of statistics."""
     blocklist: Duration = Duration(86_400.0)
-    """How long an isolation from Ceph lasts that nobody renews; at least half an hour."""
+    """How long an isolation from Ceph lasts without renewal; at least half an hour."""
 
     def __post_init__(self) -> None:
         if self.command_limit <= 0:
@@ -83,7 +85,7 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         if self.blocklist < LEAST_BLOCKLIST_S:
             raise ValueError(f"blocklist {self.blocklist} ends too soon; it has to last {LEAST_BLOCKLIST_S:g} s")
 
-    def monitors(self) -> frozenset[str]:
+    def monitor_names(self) -> frozenset[str]:
         """The monitors that definitions may name, as ``monitor_name`` writes them."""
         named = (self.ceph_monitors, *(one.monitors for one in self.clusters.values()))
         return frozenset(monitor_name(one) for monitors in named for one in monitors)

@@ -19,12 +19,16 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from outlive.base.errors import OutliveError, Unavailable
+from outlive.base import OutliveError, Unavailable
 from outlive.drivers.commands import run
 from outlive.drivers.storage.ceph import OUTPUT_BYTES, CephCommands, last_line
 from outlive.drivers.storage.settings import StorageSettings
 from outlive.node.ports import StorageReport
 from outlive.resources import (
+    CHECKS_LIMIT,
+    CODE_CHARACTERS,
+    SUMMARY_CHARACTERS,
+    TEXT_CHARACTERS,
     StorageActivity,
     StorageCheck,
     StorageClusterStatus,
@@ -34,7 +38,6 @@ from outlive.resources import (
     StoragePoolStatus,
     StorageVolume,
 )
-from outlive.resources.storage import CHECKS_LIMIT, CODE_CHARACTERS, SUMMARY_CHARACTERS, TEXT_CHARACTERS
 
 HEALTH, DUMP, SPACE, DAEMON_SPACE = "health", "osd dump", "df", "osd df"
 """Asked for as JSON."""
@@ -63,7 +66,7 @@ T = TypeVar("T")
 # What Ceph prints, as far as it is read
 
 
-class Summary(msgspec.Struct, frozen=True):
+class CheckSummary(msgspec.Struct, frozen=True):
     """Of a health check."""
 
     message: str = ""
@@ -73,7 +76,7 @@ class Check(msgspec.Struct, frozen=True):
     """One health check."""
 
     severity: str = ""
-    summary: Summary = Summary()
+    summary: CheckSummary = CheckSummary()
     muted: bool = False
 
 
@@ -219,7 +222,7 @@ def health_of(health: Health) -> tuple[StorageHealth, tuple[StorageCheck, ...]]:
     return _HEALTHS.get(health.status, "unknown"), tuple(checks[:CHECKS_LIMIT])
 
 
-def amount(text: str, factor: int) -> int:
+def parse_amount(text: str, factor: int) -> int:
     """A number of the table, such as ``2489M``: rounded by Ceph. ``ValueError``."""
     match = _AMOUNT.fullmatch(text)
     if match is None:
@@ -241,12 +244,12 @@ def read_activity(text: str) -> dict[str, StorageActivity]:
         try:
             found[number] = StorageActivity(
                 host=host.partition(".")[0],
-                used_bytes=amount(used, KIB),
-                available_bytes=amount(available, KIB),
-                write_ops=amount(write_ops, 1000),
-                write_bytes=amount(write_bytes, KIB),
-                read_ops=amount(read_ops, 1000),
-                read_bytes=amount(read_bytes, KIB),
+                used_bytes=parse_amount(used, KIB),
+                available_bytes=parse_amount(available, KIB),
+                write_ops=parse_amount(write_ops, 1000),
+                write_bytes=parse_amount(write_bytes, KIB),
+                read_ops=parse_amount(read_ops, 1000),
+                read_bytes=parse_amount(read_bytes, KIB),
                 state=state,
             )
         except ValueError:
@@ -333,16 +336,13 @@ def merge(
     missing: list[str] = []
 
     def read(question: str, kind: type[T]) -> T | None:
-        if question not in answers:
-            missing.append(question)
-            return None
-        try:
-            return read_json(answers[question], kind)
-        except Unavailable:
-            missing.append(question)
-            return None
+        if question in answers:
+            with contextlib.suppress(Unavailable):
+                return read_json(answers[question], kind)
+        missing.append(question)
+        return None
 
-    def text(question: str) -> str:
+    def answer_to(question: str) -> str:
         if question not in answers:
             missing.append(question)
         return answers.get(question, "").strip("\n")
@@ -353,7 +353,7 @@ def merge(
         space = msgspec.structs.replace(space, pools=tuple(one for one in space.pools if one.name in pools))
     daemons: dict[str, StorageDaemonStatus] = {}
     if dump is None or dump.osds:
-        found, activity = read(DAEMON_SPACE, DaemonSpace), read_activity(text(DAEMON_STATUS))
+        found, activity = read(DAEMON_SPACE, DaemonSpace), read_activity(answer_to(DAEMON_STATUS))
         if dump is not None and found is not None:
             daemons = merge_daemons(cluster, dump, found, activity)
     grade, checks = health_of(health or Health())
@@ -363,8 +363,8 @@ def merge(
         id=dump.fsid if dump is not None else "",
         health=grade,
         checks=checks,
-        text=text(STATUS)[:TEXT_CHARACTERS],
-        utilization=text(SPACE_TEXT)[:TEXT_CHARACTERS],
+        text=answer_to(STATUS)[:TEXT_CHARACTERS],
+        utilization=answer_to(SPACE_TEXT)[:TEXT_CHARACTERS],
         total_bytes=stats.total_bytes,
         used_bytes=stats.total_used_raw_bytes,
         free_bytes=stats.total_avail_bytes,
@@ -413,7 +413,7 @@ class CephStatistics:
         self._ceph = CephCommands(settings)
         self._limit_s = float(settings.statistics_limit)
 
-    def cluster(self) -> str:
+    def find_cluster(self) -> str:
         """Its name, where this host has a configuration of Ceph."""
         return self._settings.cluster if Path(self._settings.ceph_conf).exists() else ""
 
@@ -423,7 +423,7 @@ class CephStatistics:
         A cluster that answers neither of the first two is not asked the others; nor is one without storage daemons
         asked about those, which it would not answer. Answers are decoded in a thread: each may have ``OUTPUT_BYTES``.
         """
-        answers, failures = await self._asked(HEALTH, DUMP)
+        answers, failures = await self._ask_all(HEALTH, DUMP)
         if not answers:
             raise failures[0]
         questions = [SPACE, RADOS, STATUS, SPACE_TEXT]
@@ -431,11 +431,11 @@ class CephStatistics:
         if dump is not None and dump.osds:
             questions += [DAEMON_SPACE, DAEMON_STATUS]
         for first in range(0, len(questions), AT_ONCE):
-            more, _ = await self._asked(*questions[first : first + AT_ONCE])
+            more, _ = await self._ask_all(*questions[first : first + AT_ONCE])
             answers |= more
         return await asyncio.to_thread(merge, self._settings.cluster, answers, self._settings.pools, dump)
 
-    async def devices(self) -> Mapping[str, StorageDevice]:
+    async def list_devices(self) -> Mapping[str, StorageDevice]:
         """By ``ceph-volume``; a host without it has no storage daemons."""
         program = self._settings.volume_program
         if shutil.which(program) is None:
@@ -451,7 +451,7 @@ class CephStatistics:
             raise Unavailable(f"{program} does not list the volumes of this host: {why}", remedy="run it by hand")
         return await asyncio.to_thread(read_volumes, ended.out)
 
-    async def _asked(self, *questions: str) -> tuple[dict[str, str], list[OutliveError]]:
+    async def _ask_all(self, *questions: str) -> tuple[dict[str, str], list[OutliveError]]:
         """The answers by question, and why others did not come."""
         answers: dict[str, str] = {}
         failures: list[OutliveError] = []
@@ -469,5 +469,5 @@ class CephStatistics:
         as_text = question.endswith(TEXT)
         words = (*question.removesuffix(TEXT).split(), "--format", "plain" if as_text else "json")
         if question == RADOS:
-            return await self._ceph.pools(*words[1:], limit_s=self._limit_s)
+            return await self._ceph.ask_pools(*words[1:], limit_s=self._limit_s)
         return await self._ceph.ask(*words, limit_s=self._limit_s)

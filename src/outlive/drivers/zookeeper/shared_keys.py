@@ -11,15 +11,11 @@ from typing import Annotated, Final
 import msgspec
 from kazoo import exceptions as zk
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import BadInput, Conflict, NotFound, Refused
-from outlive.base.files import read_private, write_whole
-from outlive.drivers.shared_keys import SharedToken, StoreMove
-from outlive.store.zookeeper import ZooKeeperStore
-from outlive.store.zookeeper.requests import TransactionRefused, replace_data
+from outlive.base import BadInput, Clock, Conflict, NotFound, Refused, as_datetime, write_whole
+from outlive.drivers.shared_keys import SharedToken, StoreMove, encode_key_files
+from outlive.store.zookeeper import TransactionRefused, ZooKeeperStore, replace_data
 
-FILE_BYTES: Final = 64 * 1024
-_REMEDY: Final = "put it back from a backup: docs/operating/zookeeper.md#backup"
+_REMEDY: Final = "put it back from a backup: docs/how-to/zookeeper.md#backup"
 
 
 class _Keys(msgspec.Struct, frozen=True, rename="camel"):
@@ -51,67 +47,69 @@ class ZnodeKeys:
 
     async def read(self, directory: Path, files: tuple[str, ...]) -> bool:
         """Write the cluster's keys into the directory; False where it has none yet."""
-        keys, _ = await self._keys()
+        keys, _ = await self._read_keys()
         if keys is None:
             return False
         if keys.moving_from:
             remedy = "repeat outlive migrate-store until it ends"
             raise Refused("a cluster is being moved here", place=self.place, remedy=remedy)
-        found = {name: self._content(keys, name) for name in files}
+        found = {name: self._decode_file(keys, name) for name in files}
         for name, content in found.items():
             write_whole(directory / name, content)
         return True
 
     async def share(self, directory: Path, files: tuple[str, ...], incarnation: str) -> None:
         """Share the files of the directory; where another server was first, take its keys instead."""
-        _, version = await self._keys()
-        keys = _Keys(issued=as_datetime(self._clock.now()), files=_encoded(directory, files))
+        _, version = await self._read_keys()
+        keys = _Keys(issued=as_datetime(self._clock.now()), files=encode_key_files(directory, files))
         if not await self._write_first(keys, version, incarnation):
             await self.read(directory, files)
 
     async def read_incarnation(self) -> str:
         """The store's incarnation; empty where nobody has said any."""
-        found = await self._store.client.get((await self._store.layout()).base("incarnation"), fresh=True)
+        found = await self._store.client.get((await self._store.get_layout()).base_path("incarnation"), fresh=True)
         if found is None:
             raise NotFound("it is gone", place=f"znode incarnation of {self._store.client.access.place}")
         return found[0].decode("ascii", "replace").strip()
 
     async def write_incarnation(self, incarnation: str) -> None:
         """Say that the store is another one now."""
-        path = (await self._store.layout()).base("incarnation")
+        path = (await self._store.get_layout()).base_path("incarnation")
         try:
             await self._store.client.commit([replace_data(path, incarnation.encode())])
         except TransactionRefused as refused:
-            raise self._store.client.error(refused.error, writing=True) from None
+            raise self._store.client.error_of(refused.error, writing=True) from None
 
     async def read_token(self, file: str) -> SharedToken:
         """The token, which is kept under the file's name."""
-        keys, version = await self._keys()
+        keys, version = await self._read_keys()
         if keys is None:
             raise NotFound("they are gone", place=self.place, remedy=_REMEDY)
-        secret = self._content(keys, file).decode("ascii", "replace").strip()
+        secret = self._decode_file(keys, file).decode("ascii", "replace").strip()
         return SharedToken(secret=secret, issued=keys.issued, version=str(version))
 
     async def replace_token(self, file: str, before: SharedToken, secret: str, now: datetime) -> None:
         """Have another token there. ``Conflict``: another server was first."""
-        keys, version = await self._keys()
+        keys, version = await self._read_keys()
         if keys is None or str(version) != before.version:
             raise Conflict("the keys were changed", place=self.place, remedy="read them again")
         files = {**keys.files, file: base64.b64encode(f"{secret}\n".encode()).decode()}
         raw = msgspec.json.encode(msgspec.structs.replace(keys, issued=now, files=files))
         try:
-            await self._store.client.commit([replace_data((await self._store.layout()).base("keys"), raw, version)])
+            await self._store.client.commit(
+                [replace_data((await self._store.get_layout()).base_path("keys"), raw, version)]
+            )
         except TransactionRefused as refused:
             raise Conflict(f"the keys were changed: {refused}", place=self.place, remedy="read them again") from None
 
     async def begin_move(self, directory: Path, files: tuple[str, ...], *, source: str, incarnation: str) -> StoreMove:
         """Share the files so that no controller starts before ``end_move``; or go on where this was done before."""
-        made = _encoded(directory, files)
-        keys, version = await self._keys()
+        made = encode_key_files(directory, files)
+        keys, version = await self._read_keys()
         if keys is None:
             keys = _Keys(issued=as_datetime(self._clock.now()), files=made, moving_from=source)
             await self._write_first(keys, version, incarnation)
-            keys, _ = await self._keys()
+            keys, _ = await self._read_keys()
         if keys is None or source not in (keys.moving_from, keys.moved_from):
             raise Refused(
                 "is filled already: controllers of another cluster have run there",
@@ -126,35 +124,37 @@ class ZnodeKeys:
 
     async def end_move(self, source: str) -> None:
         """Let controllers start: all objects are there."""
-        keys, version = await self._keys()
+        keys, version = await self._read_keys()
         if keys is None or keys.moving_from != source:
             raise Conflict("the keys were changed", place=self.place, remedy="repeat outlive migrate-store")
         raw = msgspec.json.encode(msgspec.structs.replace(keys, moving_from="", moved_from=source))
         try:
-            await self._store.client.commit([replace_data((await self._store.layout()).base("keys"), raw, version)])
+            await self._store.client.commit(
+                [replace_data((await self._store.get_layout()).base_path("keys"), raw, version)]
+            )
         except TransactionRefused as refused:
             raise Conflict(f"the keys were changed: {refused}", place=self.place, remedy="repeat it") from None
 
     async def _write_first(self, keys: _Keys, version: int, incarnation: str) -> bool:
         """Write keys and incarnation where nobody has written any since that version; whether that was so."""
-        layout = await self._store.layout()
+        layout = await self._store.get_layout()
         raw = msgspec.json.encode(keys)
         try:
             await self._store.client.commit(
                 [
-                    replace_data(layout.base("keys"), raw, version),
-                    replace_data(layout.base("incarnation"), incarnation.encode()),
+                    replace_data(layout.base_path("keys"), raw, version),
+                    replace_data(layout.base_path("incarnation"), incarnation.encode()),
                 ]
             )
         except TransactionRefused as refused:
             if not isinstance(refused.error, zk.BadVersionError):
-                raise self._store.client.error(refused.error, writing=True) from None
+                raise self._store.client.error_of(refused.error, writing=True) from None
             return False
         return True
 
-    async def _keys(self) -> tuple[_Keys | None, int]:
+    async def _read_keys(self) -> tuple[_Keys | None, int]:
         """What the znode holds, and its version."""
-        found = await self._store.client.get((await self._store.layout()).base("keys"), fresh=True)
+        found = await self._store.client.get((await self._store.get_layout()).base_path("keys"), fresh=True)
         if found is None:
             raise NotFound("it is gone", place=self.place, remedy="outlive zookeeper init makes it, empty")
         raw, stat = found
@@ -165,19 +165,10 @@ class ZnodeKeys:
         except msgspec.MsgspecError as error:
             raise BadInput(f"is broken: {error}", place=self.place, remedy=_REMEDY) from None
 
-    def _content(self, keys: _Keys, name: str) -> bytes:
+    def _decode_file(self, keys: _Keys, name: str) -> bytes:
         try:
             return base64.b64decode(keys.files[name], validate=True)
         except KeyError:
             raise BadInput(f"has no {name}", place=self.place, remedy=_REMEDY) from None
         except (binascii.Error, ValueError):
             raise BadInput(f"{name} is no base64", place=self.place, remedy=_REMEDY) from None
-
-
-def _encoded(directory: Path, files: tuple[str, ...]) -> dict[str, str]:
-    return {name: base64.b64encode(_content(directory / name)).decode() for name in files}
-
-
-def _content(path: Path) -> bytes:
-    """Of a key file; a certificate is no secret."""
-    return path.read_bytes() if path.suffix == ".pem" else read_private(path, limit=FILE_BYTES)

@@ -1,6 +1,6 @@
 """How few slots, and how little reserved capacity, any valid plan needs at least.
 
-Counting arguments from the rules (docs/reference/failover-analysis.md#bounds-and-tolerance); no plan is sought and no
+Counting arguments from the rules (docs/design/failover.md#bounds-and-tolerance); no plan is sought and no
 bound is claimed to be attainable. Every number holds for every valid plan of these VMs on these hosts. Hosts that fail
 together count as one, because the rules count units of failure.
 """
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from outlive.failover.model import HostView
 from outlive.failover.topology import Topology
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 
 THRESHOLDS = 64
 """Sizes at which the slots of larger VMs are bounded, where a fleet has more than ``LOOKED_AT`` allows; with more
@@ -48,31 +48,41 @@ class BoundResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     memory_bytes: int
 
 
-class _Group:
+class _HostSetGroup:
     """VMs whose slots are on the same set of hosts, as columns."""
 
     def __init__(self, vms: list[VmView], given: BoundInput, hosts: Iterable[HostView]) -> None:
         index: dict[str, int] = {}
-        unit, required = given.topology.unit, given.required
+        unit, required = given.topology.unit_of_host, given.required
         self.at: Ints = np.array([index.setdefault(unit(vm.host), len(index)) for vm in vms], dtype=np.int64)
         self.needs: Ints = np.array([min(required[vm.id], NEED_LIMIT) for vm in vms], dtype=np.int64)
         self.cpu: Ints = np.array([min(vm.cpu_milli, AMOUNT_LIMIT) for vm in vms], dtype=np.int64)
         self.memory: Ints = np.array([min(vm.memory_bytes, AMOUNT_LIMIT) for vm in vms], dtype=np.int64)
         self.hosts = len({unit(host.name) for host in hosts} | set(index))
 
-    def slots(self, among: NDArray[np.bool_] | None = None) -> int:
+    def least_slots(self, among: NDArray[np.bool_] | None = None) -> int:
         """Slots that these VMs, or those ``among`` them, need at least."""
         at, needs = (self.at, self.needs) if among is None else (self.at[among], self.needs[among])
         if not len(needs):
             return 0
-        levels = np.unique(needs)
-        return max(_least(at[needs >= level], needs[needs >= level], self.hosts) for level in levels)
+        best = 0
+        for level in np.unique(needs):
+            # The best of three bounds for the VMs that need so many slots or more.
+            where, needed = at[needs >= level], needs[needs >= level]
+            on_one_host = int(np.bincount(where, weights=needed).max())
+            # Two slots have at most one VM in common, so pairs of a VM's slots are all different.
+            by_pairs, ordered_pairs = 0, int((needed * (needed - 1)).sum())
+            while by_pairs * (by_pairs - 1) < ordered_pairs:
+                by_pairs = max(by_pairs + 1, int(ordered_pairs**0.5))
+            reach = np.minimum(len(np.unique(where)) - 1 + needed, self.hosts - 1)
+            by_squares = _bound_by_squares(int(needed.sum()), int(np.maximum(reach, needed).sum()))
+            best = max(best, on_one_host, by_pairs, by_squares)
+        return best
 
-    def amount(self, sizes: Ints) -> int:
-        """What the slots hold at least."""
-        return max(self._by_sizes(sizes), self._by_ranks(sizes))
+    def least_amount(self, sizes: Ints) -> int:
+        return max(self._bound_by_sizes(sizes), self._bound_by_ranks(sizes))
 
-    def _by_sizes(self, sizes: Ints) -> int:
+    def _bound_by_sizes(self, sizes: Ints) -> int:
         """For every size, so many slots are at least that large."""
         steps = np.unique(sizes[sizes > 0])
         most = max(THRESHOLDS, LOOKED_AT // max(1, len(sizes)))
@@ -80,11 +90,11 @@ class _Group:
             steps = steps[np.linspace(0, len(steps) - 1, most).round().astype(np.int64)]
         total, below = 0, 0
         for step in steps.tolist():
-            total += (step - below) * self.slots(sizes >= step)
+            total += (step - below) * self.least_slots(sizes >= step)
             below = step
         return total
 
-    def _by_ranks(self, sizes: Ints) -> int:
+    def _bound_by_ranks(self, sizes: Ints) -> int:
         """The j-th largest slot is as large as any host's j-th largest VM, each counted as often as it needs slots."""
         if not len(sizes):
             return 0
@@ -101,50 +111,28 @@ class _Group:
         return sum(step * count for step, count in zip(steps.tolist(), most.tolist(), strict=True) if step)
 
 
-def bound(given: BoundInput) -> BoundResult:
+def compute_bound(given: BoundInput) -> BoundResult:
     """Bound the slots, milli-cores and bytes of any valid plan.
 
-    VMs of different zones need different slots, so their bounds add up; this is used only where the hosts say their
-    zones.
+    VMs of different zones need different slots, so their bounds add up; this is used only if the hosts say their zones.
     """
     vms = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
-    everybody = _Group(vms, given, given.hosts)
+    everybody = _HostSetGroup(vms, given, given.hosts)
+    names = {vm.zone for vm in vms if vm.zone}
     zones = [
-        _Group([vm for vm in vms if vm.zone == zone], given, [host for host in given.hosts if host.zone == zone])
-        for zone in _zones(vms, given.hosts)
+        _HostSetGroup([vm for vm in vms if vm.zone == zone], given, [host for host in given.hosts if host.zone == zone])
+        for zone in (sorted(names) if names <= {host.zone for host in given.hosts} else ())
     ]
     return BoundResult(
-        slots=max(everybody.slots(), sum(zone.slots() for zone in zones)),
-        cpu_milli=max(everybody.amount(everybody.cpu), sum(zone.amount(zone.cpu) for zone in zones)),
-        memory_bytes=max(everybody.amount(everybody.memory), sum(zone.amount(zone.memory) for zone in zones)),
+        slots=max(everybody.least_slots(), sum(zone.least_slots() for zone in zones)),
+        cpu_milli=max(everybody.least_amount(everybody.cpu), sum(zone.least_amount(zone.cpu) for zone in zones)),
+        memory_bytes=max(
+            everybody.least_amount(everybody.memory), sum(zone.least_amount(zone.memory) for zone in zones)
+        ),
     )
 
 
-def _zones(vms: Iterable[VmView], hosts: Iterable[HostView]) -> list[str]:
-    """The zones of VMs, if hosts have them too."""
-    of_vms = {vm.zone for vm in vms if vm.zone}
-    return sorted(of_vms) if of_vms <= {host.zone for host in hosts} else []
-
-
-def _least(at: Ints, needs: Ints, hosts: int) -> int:
-    """The best of three bounds for VMs on hosts ``at`` that need ``needs`` slots each."""
-    memberships = int(needs.sum())
-    on_one_host = int(np.bincount(at, weights=needs).max())
-    by_pairs = _by_pairs(int((needs * (needs - 1)).sum()))
-    sources = len(np.unique(at))
-    reach = np.minimum(sources - 1 + needs, hosts - 1)
-    return max(on_one_host, by_pairs, _by_squares(memberships, int(np.maximum(reach, needs).sum())))
-
-
-def _by_pairs(ordered_pairs: int) -> int:
-    """Two slots have at most one VM in common, so pairs of a VM's slots are all different."""
-    slots = 0
-    while slots * (slots - 1) < ordered_pairs:
-        slots = max(slots + 1, int(ordered_pairs**0.5))
-    return slots
-
-
-def _by_squares(memberships: int, reach: int) -> int:
+def _bound_by_squares(memberships: int, reach: int) -> int:
     """The least number of slots whose sizes add up to ``memberships`` and their squares to at most ``reach``.
 
     The sizes of a VM's slots add up to no more than the hosts that it can meet; summed over all VMs that bounds the

@@ -14,12 +14,12 @@ from typing import Any, Final
 import msgspec
 
 from outlive.failover.analysis.coverage import CoverageResult, Reserved
-from outlive.failover.analysis.tolerance import tolerances
+from outlive.failover.analysis.tolerance import compute_tolerances
 from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Fail
-from outlive.failover.planner.plan import PlanInput, plan, reserves, with_room_of
+from outlive.failover.planner.plan import plan, sum_reserves, with_room_of
 from outlive.failover.snapshot import Snapshot, plan_input
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -73,8 +73,7 @@ class _Sum:
         self.slots = self.cpu_milli = self.memory_bytes = self.protected_bytes = 0
         self.tolerances: list[int] = []
 
-    def figures(self) -> dict[str, Any]:
-        """As the fields of ``Cost``."""
+    def as_cost_fields(self) -> dict[str, Any]:
         return {
             "vms": self.vms,
             "required": self.required,
@@ -120,8 +119,8 @@ class CostTable:
             self._cpu_of_nobody += slot.cpu_milli
             self._memory_of_nobody += slot.memory_bytes
             return
-        cpus = shares(slot.cpu_milli, [vm.cpu_milli for vm in known])
-        memories = shares(slot.memory_bytes, [vm.memory_bytes for vm in known])
+        cpus = split_amount(slot.cpu_milli, [vm.cpu_milli for vm in known])
+        memories = split_amount(slot.memory_bytes, [vm.memory_bytes for vm in known])
         for vm, cpu, memory in zip(known, cpus, memories, strict=True):
             for row in self._rows[vm.id]:
                 row.cpu_milli += cpu
@@ -131,20 +130,21 @@ class CostTable:
         for row in {row for vm in known for row in self._rows[vm.id]}:
             row.slots += 1
 
-    def result(self) -> CostResult:
+    def get_result(self) -> CostResult:
         """All of it."""
         priorities, levels, flavors = self._priorities, self._levels, self._flavors
         names = sorted(levels, key=lambda name: (-priorities.get(name, 0), name))
         return CostResult(
             levels=tuple(
-                LevelCost(level=name, priority=priorities.get(name, 0), **levels[name].figures()) for name in names
+                LevelCost(level=name, priority=priorities.get(name, 0), **levels[name].as_cost_fields())
+                for name in names
             ),
-            flavors=tuple(FlavorCost(flavor=name, **flavors[name].figures()) for name in sorted(flavors)),
+            flavors=tuple(FlavorCost(flavor=name, **flavors[name].as_cost_fields()) for name in sorted(flavors)),
             nobody=Reserved(cpu_milli=self._cpu_of_nobody, memory_bytes=self._memory_of_nobody),
         )
 
 
-def shares(amount: int, weights: Sequence[int]) -> list[int]:
+def split_amount(amount: int, weights: Sequence[int]) -> list[int]:
     """The amount in whole parts by these weights, or in equal ones where all are 0; they add up to it."""
     if not any(weights):
         weights = [1] * len(weights)
@@ -161,14 +161,14 @@ def costs_of(gathered: Snapshot, covered: CoverageResult) -> CostResult:
     needing = [vm for vm in observation.vms if gathered.required.get(vm.id, 0) > 0]
     uncovered = {one.vm for one in covered.uncovered}
     where = {vm.id: vm.host for vm in observation.vms}
-    levels = tolerances(needing, observation.slots, where, gathered.topology.units)
+    levels = compute_tolerances(needing, observation.slots, where, gathered.topology.units)
     table = CostTable({name: level.priority for name, level in demands.levels.items()})
     for vm in observation.vms:
         need, served = gathered.required.get(vm.id, 0), vm.id not in uncovered
-        table.add_vm(vm, demands.of(vm).level, need, covered=served, tolerance=levels.get(vm.id))
+        table.add_vm(vm, demands.demand_of(vm).level, need, covered=served, tolerance=levels.get(vm.id))
     for slot in observation.slots:
         table.add_slot(slot)
-    return table.result()
+    return table.get_result()
 
 
 # What each level costs before one is chosen: plans from nothing with one slot for every VM, two, three.
@@ -204,18 +204,19 @@ async def level_costs(snapshot: Snapshot) -> tuple[PlanCost, ...]:
     given = await plan_input(bare, anew=True)
     free = with_room_of(given.free, observation.slots)
     needing = [vm for vm in given.classes if snapshot.required.get(vm, 0) > 0]
-    return tuple(_cost(msgspec.structs.replace(given, free=free), needing, each) for each in LEVELS if needing)
-
-
-def _cost(given: PlanInput, needing: list[str], each: int) -> PlanCost:
-    result = plan(msgspec.structs.replace(given, required=dict.fromkeys(needing, each)))
-    short = {action.vm for action in result.actions if isinstance(action, Fail)}
-    held = reserves(result.slots)
-    return PlanCost(
-        slots_each=each,
-        vms=len(needing),
-        covered=len(needing) - len(short),
-        slots=held.slots,
-        cpu_milli=held.cpu_milli,
-        memory_bytes=held.memory_bytes,
-    )
+    costs = []
+    for each in LEVELS if needing else ():
+        result = plan(msgspec.structs.replace(given, free=free, required=dict.fromkeys(needing, each)))
+        short = {action.vm for action in result.actions if isinstance(action, Fail)}
+        held = sum_reserves(result.slots)
+        costs.append(
+            PlanCost(
+                slots_each=each,
+                vms=len(needing),
+                covered=len(needing) - len(short),
+                slots=held.slots,
+                cpu_milli=held.cpu_milli,
+                memory_bytes=held.memory_bytes,
+            )
+        )
+    return tuple(costs)

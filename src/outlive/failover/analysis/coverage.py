@@ -14,36 +14,35 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outlive.failover.analysis.bound import BoundInput, BoundResult, bound
-from outlive.failover.analysis.tolerance import tolerances
+from outlive.failover.analysis.bound import BoundInput, BoundResult, compute_bound
+from outlive.failover.analysis.tolerance import compute_tolerances
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import HostView, SlotView
 from outlive.failover.planner.actions import Fail
-from outlive.failover.rules import counts, fits
-from outlive.failover.sizes import amounts
+from outlive.failover.rules import is_large_enough, slot_counts
+from outlive.failover.slots import format_amounts
 from outlive.failover.topology import Topology
-from outlive.placement.rules import may_run_on
-from outlive.placement.vms import VmView
+from outlive.placement import VmView, may_run_on
 from outlive.resources import Amounts, CoverageStatus
-from outlive.resources.reasons import AllocationFault, CoverageReason, Reason, reason, render
+from outlive.resources.reasons import AllocationFault, CoverageReason, Reason, make_reason, render
 
 
 def allocation_fault(vm: VmView, slot: SlotView) -> Reason | None:
     """Why a slot that lists the VM does not count for it; ``None`` where it counts. ``KeyError`` for no member.
 
-    It is ``None`` exactly where ``rules.counts`` says that the slot counts. Whether the slot's host has room, and
+    It is ``None`` exactly where ``rules.slot_counts`` says that the slot counts. Whether the slot's host has room, and
     whether the rules hold for the VM, are questions about more than the two of them.
     """
     recorded = slot.members[vm.id]
     if recorded != vm.host:
-        return reason(AllocationFault.ELSEWHERE, recorded=recorded, at=vm.host)
+        return make_reason(AllocationFault.ELSEWHERE, recorded=recorded, at=vm.host)
     if slot.ready is False:
-        return reason(AllocationFault.NOT_READY, why=slot.unready, host=slot.host, slot=slot.name)
+        return make_reason(AllocationFault.NOT_READY, why=slot.unready, host=slot.host, slot=slot.name)
     if not may_run_on(vm, slot.host):
-        return reason(AllocationFault.NOT_ALLOWED, host=slot.host or "no host", limit=vm.host_limit)
-    if not fits(vm, slot):
-        holds, needs = amounts(slot.cpu_milli, slot.memory_bytes), amounts(vm.cpu_milli, vm.memory_bytes)
-        return reason(AllocationFault.TOO_SMALL, holds=holds, needs=needs)
+        return make_reason(AllocationFault.NOT_ALLOWED, host=slot.host or "no host", limit=vm.host_limit)
+    if not is_large_enough(vm, slot):
+        holds, needs = format_amounts(slot.cpu_milli, slot.memory_bytes), format_amounts(vm.cpu_milli, vm.memory_bytes)
+        return make_reason(AllocationFault.TOO_SMALL, holds=holds, needs=needs)
     return None
 
 
@@ -111,14 +110,26 @@ class CoverageResult(Numbers, frozen=True, kw_only=True, rename="camel"):
     """VMs that somebody has taken out of protection, by id; absent where there are none."""
 
 
-def coverage(given: CoverageInput) -> CoverageResult:
+def compute_coverage(given: CoverageInput) -> CoverageResult:
     """Sum up the state."""
     needing = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
     statuses = assess_state(given)
-    uncovered = [_uncovered(statuses[vm.id], vm.id) for vm in needing if not statuses[vm.id].covered]
+    uncovered = [
+        Uncovered(
+            vm=vm.id,
+            host=status.host,
+            required=status.required,
+            present=len(status.slots),
+            reason=status.reason,
+            message=status.message,
+            remedy=status.remedy,
+        )
+        for vm in needing
+        if not (status := statuses[vm.id]).covered
+    ]
     topology = given.topology
-    least = bound(BoundInput(vms=given.vms, required=given.required, hosts=given.hosts, topology=topology))
-    levels = tolerances(needing, given.slots, {vm.id: vm.host for vm in given.vms}, topology.units)
+    least = compute_bound(BoundInput(vms=given.vms, required=given.required, hosts=given.hosts, topology=topology))
+    levels = compute_tolerances(needing, given.slots, {vm.id: vm.host for vm in given.vms}, topology.units)
     return CoverageResult(
         vms=len(given.vms),
         required=len(needing),
@@ -140,7 +151,7 @@ def assess_state(given: CoverageInput) -> dict[str, CoverageStatus]:
     """VM → what is true of it in this state."""
     locations = {vm.id: vm.host for vm in given.vms}
     index = ConflictIndex.build(given.slots, topology=given.topology, locations=locations)
-    broken, fails = frozenset(index.faulty()), {fail.vm: fail for fail in given.fails}
+    broken, fails = frozenset(index.list_faulty()), {fail.vm: fail for fail in given.fails}
     listing: dict[str, list[SlotView]] = {}
     for slot in sorted(given.slots, key=lambda one: one.name):
         for member in slot.members:
@@ -148,8 +159,8 @@ def assess_state(given: CoverageInput) -> dict[str, CoverageStatus]:
     found = {}
     for vm in given.vms:
         slots = listing.get(vm.id, ())
-        counting = [slot.name for slot in slots if counts(vm, slot)]
-        idle = [slot for slot in slots if not counts(vm, slot)]
+        counting = [slot.name for slot in slots if slot_counts(vm, slot)]
+        idle = [slot for slot in slots if not slot_counts(vm, slot)]
         required, fail = given.required.get(vm.id, 0), fails.get(vm.id)
         found[vm.id] = status_of(vm, required, counting, broken=vm.id in broken, fail=fail, idle=idle)
     return found
@@ -171,15 +182,15 @@ def status_of(
     )
     if required <= 0 and vm.unprotected:
         none = CoverageReason.DELETED if vm.deleting else CoverageReason.UNPROTECTED
-        said = render(reason(none, vm=vm.id, why=vm.unprotected_why or "nobody said why"))
+        said = render(make_reason(none, vm=vm.id, why=vm.unprotected_why or "nobody said why"))
         return msgspec.structs.replace(status, reason=none.value, message=said.text, remedy=said.remedy)
     if covered:
         return status
-    code, message, remedy = _why(vm, required, len(slots), broken=broken, fail=fail, idle=idle)
+    code, message, remedy = _explain_missing(vm, required, len(slots), broken=broken, fail=fail, idle=idle)
     return msgspec.structs.replace(status, reason=code, message=message, remedy=remedy)
 
 
-def left_of(last: CoverageStatus, slots: Sequence[str]) -> CoverageStatus:
+def reduce_to_slots(last: CoverageStatus, slots: Sequence[str]) -> CoverageStatus:
     """What is left of what was reported of a VM of which nobody knows now where it is: these slots list it yet."""
     return msgspec.structs.replace(
         last,
@@ -191,7 +202,7 @@ def left_of(last: CoverageStatus, slots: Sequence[str]) -> CoverageStatus:
     )
 
 
-def _why(
+def _explain_missing(
     vm: VmView, required: int, present: int, *, broken: bool, fail: Fail | None, idle: Sequence[SlotView]
 ) -> tuple[str, str, str]:
     has = f"{present} of {required} slots"
@@ -207,15 +218,3 @@ def _why(
             return fault.code, f"{has}; slot {slot.name} {said.text}", said.remedy
     said = render(Reason(CoverageReason.WAITING))
     return CoverageReason.WAITING.value, f"{has}; {said.text}", said.remedy
-
-
-def _uncovered(status: CoverageStatus, vm: str) -> Uncovered:
-    return Uncovered(
-        vm=vm,
-        host=status.host,
-        required=status.required,
-        present=len(status.slots),
-        reason=status.reason,
-        message=status.message,
-        remedy=status.remedy,
-    )

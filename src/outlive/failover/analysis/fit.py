@@ -1,6 +1,6 @@
 """How many more VMs of one size fit so that each of them has its slots, and nobody loses any: by counting alone.
 
-Where each VM needs one slot the count is exact (docs/reference/failover-analysis.md#how-many-more). A slot takes one VM
+Where each VM needs one slot the count is exact (docs/design/failover.md#how-many-more). A slot takes one VM
 of each unit of failure but its own, so VMs on a unit need as many slots elsewhere as there are VMs; and that is all
 they need. What remains is where new slots take least from new VMs, which is decided unit by unit. Where VMs need
 several slots there are a lower and an upper bound.
@@ -53,25 +53,32 @@ class FitResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     slots: int = 0
 
 
-def most(given: FitInput) -> FitResult:
+def count_fitting_vms(given: FitInput) -> FitResult:
     """The largest number of VMs that fit where each needs no slot or one.
 
-    Where ``needed`` is more, ``most_in_grids`` and ``most_at_all`` bound it.
+    Where ``needed`` is more, ``fit_in_grids`` and ``limit_vms`` bound it.
     """
     columns = _Columns(given.units)
     if given.needed == 0:
         return FitResult(vms=columns.sum(columns.vms))
-    highest = columns.highest()
+    highest = columns.highest_useful_slots()
     if highest <= SCANNED:
         tried: Sequence[int] = range(highest + 1)
     else:
-        middle = _peak(columns, given.weight, highest)
+        # The number of slots with the largest total, which rises at first and then falls.
+        middle, high = 0, highest
+        while middle < high:
+            half = (middle + high) // 2
+            if columns.total_vms(half + 1, given.weight) > columns.total_vms(half, given.weight):
+                middle = half + 1
+            else:
+                high = half
         tried = range(max(0, middle - AROUND), min(highest, middle + AROUND) + 1)
-    best = max(tried, key=lambda slots: (columns.total(slots, given.weight), -slots))
-    return FitResult(vms=columns.total(best, given.weight), slots=best)
+    best = max(tried, key=lambda slots: (columns.total_vms(slots, given.weight), -slots))
+    return FitResult(vms=columns.total_vms(best, given.weight), slots=best)
 
 
-def most_in_grids(given: FitInput) -> FitResult:
+def fit_in_grids(given: FitInput) -> FitResult:
     """A number of VMs that fit for certain, each with ``needed`` slots: several VMs share each slot in a grid.
 
     A grid of side L with ``needed`` dimensions has L ** needed VMs, and a slot for each of its lines; everything in it
@@ -86,30 +93,24 @@ def most_in_grids(given: FitInput) -> FitResult:
         vms, lines = side**given.needed, given.needed * side ** (given.needed - 1)
         if vms + lines > len(given.units):
             break
-        grids = _grids(places, homes, vms, lines)
+        grids, high = 0, int(homes.sum()) // vms
+        while grids < high:
+            middle = (grids + high + 1) // 2
+            enough = int(np.minimum(homes, middle).sum()) >= middle * vms
+            if enough and int(np.minimum(places, middle).sum()) >= middle * (vms + lines):
+                grids = middle
+            else:
+                high = middle - 1
         if grids * vms > best.vms:
             best = FitResult(vms=grids * vms, slots=grids * lines)
     return best
 
 
-def _grids(places: Ints, homes: Ints, vms: int, lines: int) -> int:
-    """How many grids of so many VMs and lines fit."""
-    low, high = 0, int(homes.sum()) // vms
-    while low < high:
-        middle = (low + high + 1) // 2
-        enough = int(np.minimum(homes, middle).sum()) >= middle * vms
-        if enough and int(np.minimum(places, middle).sum()) >= middle * (vms + lines):
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def most_at_all(given: FitInput, *, slots_there: int) -> FitResult:
+def limit_vms(given: FitInput, *, slots_there: int) -> FitResult:
     """No more VMs than these fit. ``slots_there``: slots that are there already and could be joined by anybody.
 
     VMs of one unit share no slot; two slots have at most one VM in common; and all members of a VM's slots are on
-    different units (docs/reference/failover-analysis.md#bounds-and-tolerance).
+    different units (docs/design/failover.md#bounds-and-tolerance).
     """
     columns, needed = _Columns(given.units), given.needed
     units = int(columns.count.sum())
@@ -117,10 +118,10 @@ def most_at_all(given: FitInput, *, slots_there: int) -> FitResult:
         return FitResult(vms=0)
     beside, room, joinable = columns.sum(columns.beside), columns.sum(columns.vms), columns.sum(columns.joinable)
 
-    def by_room(slots: int) -> int:
+    def limit_by_room(slots: int) -> int:
         return room - given.weight * max(0, slots - beside)
 
-    def by_slots(slots: int) -> int:
+    def limit_by_slots(slots: int) -> int:
         by_unit = columns.sum(np.minimum(columns.vms, (slots + columns.joinable) // needed))
         elsewhere = ((units - 1) * slots + joinable) // needed
         return min(by_unit, elsewhere, (units - 1) * (slots + slots_there) // (needed * needed))
@@ -128,9 +129,11 @@ def most_at_all(given: FitInput, *, slots_there: int) -> FitResult:
     low, high = 0, columns.sum(columns.slots) + beside
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if by_slots(middle) >= by_room(middle) else (middle + 1, high)
-    best = max((one for one in (low - 1, low) if one >= 0), key=lambda one: min(by_room(one), by_slots(one)))
-    return FitResult(vms=max(0, min(by_room(best), by_slots(best))), slots=best)
+        low, high = (low, middle) if limit_by_slots(middle) >= limit_by_room(middle) else (middle + 1, high)
+    best = max(
+        (one for one in (low - 1, low) if one >= 0), key=lambda one: min(limit_by_room(one), limit_by_slots(one))
+    )
+    return FitResult(vms=max(0, min(limit_by_room(best), limit_by_slots(best))), slots=best)
 
 
 class _Columns:
@@ -145,17 +148,16 @@ class _Columns:
         self.count: Ints = counts.astype(np.int64)
 
     def sum(self, column: Ints) -> int:
-        """Over all units."""
         return int((column * self.count).sum())
 
-    def highest(self) -> int:
+    def highest_useful_slots(self) -> int:
         """With more new slots than this no VM more fits: even beside all slots of its own unit each VM has one."""
         if not len(self.count):
             return 0
         enough = int(self.vms.max() + (self.slots + self.beside).max())
         return min(self.sum(self.slots + self.beside), enough)
 
-    def total(self, slots: int, weight: int) -> int:
+    def total_vms(self, slots: int, weight: int) -> int:
         """The most VMs with so many new slots, where each VM needs one.
 
         A unit with ``n`` of the new slots finds ``slots - n`` of them elsewhere. Its first slots may cost no VM, or one
@@ -183,15 +185,3 @@ class _Columns:
             taken = min(left, units)
             total, left = total - taken * cost, left - taken
         return total - left * weight
-
-
-def _peak(columns: _Columns, weight: int, highest: int) -> int:
-    """Where the total is largest, as far as it rises first and falls then."""
-    low, high = 0, highest
-    while low < high:
-        middle = (low + high) // 2
-        if columns.total(middle + 1, weight) > columns.total(middle, weight):
-            low = middle + 1
-        else:
-            high = middle
-    return low

@@ -1,7 +1,7 @@
 """What a user means by "these hosts", "this rack" and "any two racks": units of failure and cases.
 
 Named hosts and named domains fail together: one case. A number, or a domain without a value, means every set of so many
-units (docs/reference/failover-analysis.md#surviving).
+units (docs/design/failover.md#surviving).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from difflib import get_close_matches
 
 import msgspec
 
-from outlive.base.errors import NotFound, Usage
-from outlive.base.phrases import count_of, listing
+from outlive.base import NotFound, Usage, count_of, join_parts
 from outlive.failover.analysis.survival import FailuresResult, Lost, LostReason, Method
 from outlive.failover.model import HostView
 from outlive.failover.topology import HOST_UNIT, TopologyChoice
@@ -32,7 +31,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
 
 
-def asked(
+def parse_question(
     views: Sequence[HostView],
     *,
     hosts: Sequence[str] = (),
@@ -52,26 +51,15 @@ def asked(
         )
     if len(counted) > 1:
         raise Usage(f"units of {' and of '.join(counted)} are counted at once", remedy="give one --domain NAME")
-    if hosts or named:
-        return _named(views, hosts, named)
-    unit = counted[0] if counted else default_unit
-    return Question(unit=unit, units=units_by(views, unit), failures=failures or 1)
-
-
-def units_by(views: Sequence[HostView], unit: str) -> dict[str, str]:
-    """Host → unit of failure; ``NotFound`` for a domain that no host is in."""
-    if unit != HOST_UNIT:
-        _check(unit, {name for view in views for name in view.domains}, "failure domain", "no host is in any")
-    return TopologyChoice(unit=unit).of(views).units
-
-
-def _named(views: Sequence[HostView], hosts: Sequence[str], domains: Sequence[str]) -> Question:
-    """One case: all of these at once. A host of two named domains counts with the first."""
+    if not hosts and not named:
+        unit = counted[0] if counted else default_unit
+        return Question(unit=unit, units=units_by(views, unit), failures=failures or 1)
+    # One case: all of these at once. A host of two named domains counts with the first.
     known = {view.name for view in views}
     for host in hosts:
         _check(host, known, "host", "there are none")
     units: dict[str, str] = {}
-    for text in dict.fromkeys(domains):
+    for text in dict.fromkeys(named):
         name, _, value = text.partition("=")
         _check(name, {one for view in views for one in view.domains}, "failure domain", "no host is in any")
         _check(value, {view.domains[name] for view in views if name in view.domains}, name, "no host is in any")
@@ -80,6 +68,13 @@ def _named(views: Sequence[HostView], hosts: Sequence[str], domains: Sequence[st
                 units.setdefault(view.name, f"{name}={value}")
     case = [*dict.fromkeys(units.values()), *(host for host in dict.fromkeys(hosts) if host not in units)]
     return Question(unit="", units=units, cases=(tuple(case),))
+
+
+def units_by(views: Sequence[HostView], unit: str) -> dict[str, str]:
+    """Host → unit of failure; ``NotFound`` for a domain that no host is in."""
+    if unit != HOST_UNIT:
+        _check(unit, {name for view in views for name in view.domains}, "failure domain", "no host is in any")
+    return TopologyChoice(unit=unit).topology_of(views).units
 
 
 def _check(name: str, known: Iterable[str], what: str, none: str) -> None:
@@ -101,7 +96,7 @@ def units_text(count: int, unit: str) -> str:
     return count_of(count, unit or HOST_UNIT)
 
 
-def whichever(count: int) -> str:
+def render_whichever(count: int) -> str:
     """``whichever it is``, ``whichever they are``."""
     return "whichever it is" if count == 1 else "whichever they are"
 
@@ -126,17 +121,17 @@ def tolerance_sentence(level: int, unit: str, *, required: int) -> str:
     return f"every VM that needs slots survives the failure of {which}"
 
 
-def names(case: tuple[str, ...]) -> str:
+def render_case(case: tuple[str, ...]) -> str:
     """A case as a list of names."""
     shown = list(case[:NAMES_SHOWN])
     if len(case) > len(shown):
         return f"{', '.join(shown)} and {len(case) - len(shown)} more"
-    return listing(shown)
+    return join_parts(shown)
 
 
 def survive_sentences(result: FailuresResult, question: Question) -> list[str]:
     """The answer, how it was found, and what it leaves out."""
-    lines = [verdict(result, question)]
+    lines = [render_verdict(result, question)]
     if result.method is Method.TOLERANCE and result.holds:
         lines.append("Known from the tolerance of every VM, without looking at the sets (--enumerate looks at all).")
     if result.method is Method.TOLERANCE and not result.holds:
@@ -157,14 +152,14 @@ def survive_sentences(result: FailuresResult, question: Question) -> list[str]:
     return lines
 
 
-def verdict(result: FailuresResult, question: Question) -> str:
+def render_verdict(result: FailuresResult, question: Question) -> str:
     """Yes or no, with the figures."""
     if question.cases:
-        fails = f"If {names(question.cases[0])} {'fails' if len(question.cases[0]) == 1 else 'fail'}"
+        fails = f"If {render_case(question.cases[0])} {'fails' if len(question.cases[0]) == 1 else 'fail'}"
         if not result.affected:
             return f"{fails}, no VM that needs slots is affected."
         one = result.affected == 1
-        down = "1 VM that needs slots goes down" if one else f"{vms(result.affected)} that need slots go down"
+        down = "1 VM that needs slots goes down" if one else f"{count_vms(result.affected)} that need slots go down"
         if result.holds:
             return f"{fails}, {down}, and {'it' if one else 'each'} has a slot of its own."
         kept = result.affected - result.lost_count
@@ -176,10 +171,13 @@ def verdict(result: FailuresResult, question: Question) -> str:
     what = any_units(result.failures, question.unit)
     if result.holds:
         return f"The failure of {what} is survived ({sets}): every VM that needs slots keeps one of its own."
-    return f"The failure of {what} is not always survived ({sets}): {vms(result.lost_vms)} can be left without a slot."
+    return (
+        f"The failure of {what} is not always survived ({sets}): {count_vms(result.lost_vms)} can be left "
+        "without a slot."
+    )
 
 
-def vms(count: int) -> str:
+def count_vms(count: int) -> str:
     """``1 VM``, ``2 VMs``."""
     return count_of(count, "VM")
 

@@ -1,7 +1,7 @@
 """What survives: named cases of failure, or every set of K failed units.
 
 A VM is *lost* in a case if its unit fails and none of its slots is left to it alone
-(docs/reference/failover-analysis.md#surviving). That every set of K units is survived is known without looking at the
+(docs/design/failover.md#surviving). That every set of K units is survived is known without looking at the
 sets: it is so exactly if the tolerance of every VM that needs slots is at least K. Sets of fewer units are parts of
 these and lose nobody else. Where it does not hold, or where somebody wants to see it, the sets are enumerated.
 """
@@ -17,11 +17,11 @@ from math import comb
 
 import msgspec
 
-from outlive.base.errors import BadInput, LimitExceeded
+from outlive.base import BadInput, LimitExceeded
 from outlive.failover.analysis.tolerance import SurvivalMatrix
 from outlive.failover.model import HostView, SlotView
-from outlive.failover.slotsets import bits, union
-from outlive.placement.vms import VmView
+from outlive.failover.topology import iter_bits, unite
+from outlive.placement import VmView
 
 PAIRS_LIMIT = 2_000_000_000
 """Pairs of a case and an affected VM that an enumeration on request may look at."""
@@ -106,17 +106,17 @@ def survive(given: FailuresInput) -> FailuresResult:
     answers = Cases(given)
     matrix = answers.matrix
     if given.cases:
-        return _named(answers)
+        return _examine_named_cases(answers)
     if given.failures < 1:
         raise BadInput("nothing fails", place="failures", remedy="name cases, or failures of 1 or more")
     failures = min(given.failures, max(1, len(matrix.unit_names)))
     pairs = len(matrix.vms) * comb(max(0, len(matrix.unit_names) - 1), failures - 1) if failures else 0
-    levels, understated = ([], []) if given.enumerate else matrix.levels()
+    levels, understated = ([], []) if given.enumerate else matrix.compute_levels()
     weak = [at for at, level in enumerate(levels) if level < failures]
     doubtful = not set(understated).isdisjoint(weak)
     if not given.enumerate and not doubtful and (not weak or pairs > PAIRS_UNASKED):
         weak.sort(key=lambda at: (levels[at], matrix.vms[at].id))
-        listed, method = [(at, matrix.killers(at)) for at in weak[:LOST_LISTED]], Method.TOLERANCE
+        listed, method = [(at, matrix.fatal_units(at)) for at in weak[:LOST_LISTED]], Method.TOLERANCE
         lost, worst = dict.fromkeys(weak, 1), []
     elif pairs > PAIRS_LIMIT:
         raise LimitExceeded(
@@ -129,19 +129,19 @@ def survive(given: FailuresInput) -> FailuresResult:
         losses = Losses(matrix, failures)
         everybody = sorted(range(len(matrix.vms)), key=lambda at: matrix.vms[at].id)
         lost = {at: count for at in everybody if (count := losses.count(at))}
-        method, listed, worst = Method.ENUMERATION, losses.listed(lost), losses.worst(lost)
+        method, listed, worst = Method.ENUMERATION, losses.list_losses(lost), losses.find_worst(lost)
     return FailuresResult(
         failures=failures,
         cases=comb(len(matrix.unit_names), failures),
-        lost=_listed(answers, listed),
+        lost=_list_lost(answers, listed),
         holds=not lost,
         method=method,
         lost_count=sum(lost.values()),
         lost_vms=len(lost),
         affected=pairs,
-        unprotected=_unprotected(given),
+        unprotected=_count_unprotected(given),
         worst=tuple(
-            WorstCase(case=matrix.names(units), affected=len(answers.affected(units)), lost=count)
+            WorstCase(case=matrix.unit_names_of(units), affected=len(answers.affected_vms(units)), lost=count)
             for units, count in worst
         ),
     )
@@ -157,31 +157,33 @@ class Losses:
 
     def count(self, vm: int) -> int:
         """How many there are."""
-        return sum(comb(free.bit_count(), more) for _, free, more in self._stems(vm))
+        return sum(comb(free.bit_count(), more) for _, free, more in self._build_stems(vm))
 
-    def of(self, vm: int) -> Iterator[tuple[int, ...]]:
+    def iter_cases(self, vm: int) -> Iterator[tuple[int, ...]]:
         """Each of them once, its units ascending."""
         own = self._matrix.own[vm]
-        for units, free, more in self._stems(vm):
-            for rest in combinations(bits(free), more):
+        for units, free, more in self._build_stems(vm):
+            for rest in combinations(iter_bits(free), more):
                 yield tuple(sorted((own, *units, *rest)))
 
-    def _stems(self, vm: int) -> Iterator[Stem]:
+    def _build_stems(self, vm: int) -> Iterator[Stem]:
         matrix = self._matrix
         others = ((1 << len(matrix.unit_names)) - 1) & ~(1 << matrix.own[vm])
-        return _spoiling(matrix.spoilers(vm), others, self._more)
+        return _build_spoiling_stems(matrix.spoiling_units(vm), others, self._more)
 
-    def listed(self, lost: Mapping[int, int]) -> list[tuple[int, tuple[str, ...]]]:
+    def list_losses(self, lost: Mapping[int, int]) -> list[tuple[int, tuple[str, ...]]]:
         """(VM, case) up to ``LOST_LISTED``; every VM that is lost comes before any second case."""
-        first = [(vm, next(self.of(vm))) for vm in islice(lost, LOST_LISTED)]
-        more = ((vm, case) for vm in lost for case in islice(self.of(vm), 1, None))
-        return [(vm, self._matrix.names(case)) for vm, case in chain(first, islice(more, LOST_LISTED - len(first)))]
+        first = [(vm, next(self.iter_cases(vm))) for vm in islice(lost, LOST_LISTED)]
+        more = ((vm, case) for vm in lost for case in islice(self.iter_cases(vm), 1, None))
+        return [
+            (vm, self._matrix.unit_names_of(case)) for vm, case in chain(first, islice(more, LOST_LISTED - len(first)))
+        ]
 
-    def worst(self, lost: Mapping[int, int]) -> list[tuple[tuple[int, ...], int]]:
+    def find_worst(self, lost: Mapping[int, int]) -> list[tuple[tuple[int, ...], int]]:
         """The cases that lose most VMs, with how many; none where there are too many to count."""
         if sum(lost.values()) > COUNTED:
             return []
-        tally = Counter(case for vm in lost for case in self.of(vm))
+        tally = Counter(case for vm in lost for case in self.iter_cases(vm))
         return nsmallest(WORST_SHOWN, tally.items(), key=lambda one: (-one[1], one[0]))
 
 
@@ -189,19 +191,19 @@ Stem = tuple[tuple[int, ...], int, int]
 """Units that spoil everything, and how many more fail: whichever they are of these."""
 
 
-def _spoiling(spoilers: Sequence[int], others: int, number: int) -> Iterator[Stem]:
+def _build_spoiling_stems(spoilers: Sequence[int], others: int, number: int) -> Iterator[Stem]:
     """Every set of so many of the other units that has one of each of these is of one stem."""
     if not spoilers:
         yield (), others, number
-    elif number >= _disjoint(spoilers):
-        for unit in bits(spoilers[0] & others):
+    elif number >= _count_disjoint(spoilers):
+        for unit in iter_bits(spoilers[0] & others):
             others &= ~(1 << unit)
             rest = [units for units in spoilers[1:] if not units >> unit & 1]
-            for units, free, more in _spoiling(rest, others, number - 1):
+            for units, free, more in _build_spoiling_stems(rest, others, number - 1):
                 yield (unit, *units), free, more
 
 
-def _disjoint(spoilers: Sequence[int]) -> int:
+def _count_disjoint(spoilers: Sequence[int]) -> int:
     """Spoilers of which no two have a unit in common: each needs one of its own."""
     seen = count = 0
     for units in spoilers:
@@ -211,11 +213,11 @@ def _disjoint(spoilers: Sequence[int]) -> int:
     return count
 
 
-def each_case(given: FailuresInput) -> Iterator[tuple[tuple[str, ...], CaseResult]]:
+def iter_cases(given: FailuresInput) -> Iterator[tuple[tuple[str, ...], CaseResult]]:
     """The cases one by one, with where everybody lands; ``LimitExceeded`` where there are too many to list."""
     answers = Cases(given)
     if given.cases:
-        yield from ((case, answers.result(case)) for case in given.cases)
+        yield from ((case, answers.examine(case)) for case in given.cases)
         return
     names = sorted(answers.matrix.unit_names)
     failures = min(given.failures, len(names))
@@ -226,13 +228,13 @@ def each_case(given: FailuresInput) -> Iterator[tuple[tuple[str, ...], CaseResul
             place="failures",
             remedy="let fewer units fail, or leave --cases out: totals are computed for all of them",
         )
-    yield from ((case, answers.result(case)) for case in combinations(names, failures))
+    yield from ((case, answers.examine(case)) for case in combinations(names, failures))
 
 
-def _named(answers: Cases) -> FailuresResult:
+def _examine_named_cases(answers: Cases) -> FailuresResult:
     cases = answers.given.cases
-    results = [answers.result(case) for case in cases]
-    affected = [len(answers.affected(answers.units(case))) for case in cases]
+    results = [answers.examine(case) for case in cases]
+    affected = [len(answers.affected_vms(answers.parse_case(case))) for case in cases]
     worst = [
         WorstCase(case=case, affected=here, lost=len(result.lost))
         for case, here, result in zip(cases, affected, results, strict=True)
@@ -243,19 +245,19 @@ def _named(answers: Cases) -> FailuresResult:
     return FailuresResult(
         failures=max(len(set(case)) for case in cases),
         cases=len(cases),
-        lost=_sorted(lost[:LOST_LISTED]),
+        lost=_sort_lost(lost[:LOST_LISTED]),
         holds=not lost,
         method=Method.CASES,
         lost_count=len(lost),
         lost_vms=len({one.vm for one in lost}),
         affected=sum(affected),
-        unprotected=_unprotected(answers.given, {name for case in cases for name in case}),
+        unprotected=_count_unprotected(answers.given, {name for case in cases for name in case}),
         worst=() if single else tuple(sorted(worst, key=lambda one: (-one.lost, one.case))[:WORST_SHOWN]),
         landing=results[0].landing if single else None,
     )
 
 
-def _unprotected(given: FailuresInput, failing: set[str] | None = None) -> int:
+def _count_unprotected(given: FailuresInput, failing: set[str] | None = None) -> int:
     """VMs that need no slots, on these units or on any."""
     return sum(
         1
@@ -264,18 +266,18 @@ def _unprotected(given: FailuresInput, failing: set[str] | None = None) -> int:
     )
 
 
-def _listed(answers: Cases, pairs: Iterable[tuple[int, tuple[str, ...]]]) -> tuple[Lost, ...]:
+def _list_lost(answers: Cases, pairs: Iterable[tuple[int, tuple[str, ...]]]) -> tuple[Lost, ...]:
     """Pairs of a lost VM's number and a case, in full."""
     losses: dict[tuple[str, ...], dict[str, Lost]] = {}
     found = []
     for at, case in pairs:
         if case not in losses:
-            losses[case] = {one.vm: one for one in answers.result(case).lost}
+            losses[case] = {one.vm: one for one in answers.examine(case).lost}
         found.append(losses[case][answers.matrix.vms[at].id])
-    return _sorted(found)
+    return _sort_lost(found)
 
 
-def _sorted(lost: Iterable[Lost]) -> tuple[Lost, ...]:
+def _sort_lost(lost: Iterable[Lost]) -> tuple[Lost, ...]:
     return tuple(sorted(lost, key=lambda one: (one.vm, one.case)))
 
 
@@ -343,11 +345,11 @@ class Cases:
         for at, unit in enumerate(matrix.own):
             self._on.setdefault(unit, []).append(at)
 
-    def affected(self, down: Iterable[int]) -> list[int]:
+    def affected_vms(self, down: Iterable[int]) -> list[int]:
         """Numbers of the VMs on these units."""
         return [at for unit in sorted(set(down)) for at in self._on.get(unit, ())]
 
-    def units(self, case: tuple[str, ...]) -> frozenset[int]:
+    def parse_case(self, case: tuple[str, ...]) -> frozenset[int]:
         """The numbers of these units; ``BadInput`` for a name that is none."""
         numbers = {name: self.matrix.unit_number(name) for name in case}
         unknown = [name for name, number in numbers.items() if number is None]
@@ -356,61 +358,57 @@ class Cases:
             raise BadInput(f"there is no {unknown[0]!r} to fail", place="cases", remedy=remedy)
         return frozenset(number for number in numbers.values() if number is not None)
 
-    def result(self, case: tuple[str, ...]) -> CaseResult:
+    def examine(self, case: tuple[str, ...]) -> CaseResult:
         """Who lands where when exactly these units fail."""
-        down = self.units(case)
-        failed = union(1 << unit for unit in down)
+        down = self.parse_case(case)
+        failed = unite(1 << unit for unit in down)
         landing: list[Landing] = []
         left: list[int] = []
-        for at in self.affected(down):
-            own = self._own_slot(at, failed)
+        matrix = self.matrix
+        for at in self.affected_vms(down):
+            # The first slot that no failed unit but the VM's own touches, and that one only because of the VM.
+            others = failed & ~(1 << matrix.own[at])
+            own = next((slot for slot in matrix.surviving_slots(at) if not matrix.touched[slot] & others), None)
             if own is None:
                 left.append(at)
             else:
-                landing.append(self._landing(at, own, contested=False))
-        left.sort(key=self._importance)
-        living = [[slot for slot in self.matrix.claims[at] if self.matrix.slot_unit[slot] not in down] for at in left]
+                landing.append(self._to_landing(at, own, contested=False))
+        left.sort(key=self._claim_order)
+        living = [[slot for slot in matrix.claims[at] if matrix.slot_unit[slot] not in down] for at in left]
         lost = []
-        for at, slots, taken in zip(left, living, matched(living), strict=True):
-            landed = None if taken is None else self._landing(at, taken, contested=True)
+        for at, slots, taken in zip(left, living, match_slots(living), strict=True):
+            landed = None if taken is None else self._to_landing(at, taken, contested=True)
             if landed is not None:
                 landing.append(landed)
-            lost.append(self._lost(at, slots, landed, case, failed))
+            vm = matrix.vms[at]
+            reason = LostReason.CONTESTED if slots else LostReason.SLOTS_FAILED
+            rivals = {name for slot in slots for name in matrix.members_down(slot, failed)} - {vm.id}
+            lost.append(
+                Lost(
+                    vm=vm.id,
+                    case=case,
+                    host=vm.host,
+                    reason=reason if matrix.claims[at] else LostReason.NO_SLOT,
+                    required=self.given.required.get(vm.id, 0),
+                    takes=landed.slot if landed is not None else "",
+                    rivals=tuple(sorted(rivals)[:RIVALS_NAMED]),
+                )
+            )
         return CaseResult(
             landing=tuple(sorted(landing, key=lambda one: one.vm)), lost=tuple(sorted(lost, key=lambda one: one.vm))
         )
 
-    def _importance(self, at: int) -> tuple[int, int, str]:
+    def _claim_order(self, at: int) -> tuple[int, int, str]:
         """Who chooses first among contested slots."""
         vm = self.matrix.vms[at]
         return (-self.given.priorities.get(vm.id, 0), -vm.memory_bytes, vm.id)
 
-    def _own_slot(self, at: int, failed: int) -> int | None:
-        """The first slot that no failed unit but the VM's own touches, and that one only because of the VM."""
-        others = failed & ~(1 << self.matrix.own[at])
-        return next((slot for slot in self.matrix.left(at) if not self.matrix.touched[slot] & others), None)
-
-    def _landing(self, at: int, slot: int, *, contested: bool) -> Landing:
+    def _to_landing(self, at: int, slot: int, *, contested: bool) -> Landing:
         vm, view = self.matrix.vms[at], self.matrix.slots[slot]
         return Landing(vm=vm.id, source=vm.host, slot=view.name, host=view.host, contested=contested)
 
-    def _lost(self, at: int, living: list[int], landed: Landing | None, case: tuple[str, ...], failed: int) -> Lost:
-        matrix = self.matrix
-        vm = matrix.vms[at]
-        reason = LostReason.CONTESTED if living else LostReason.SLOTS_FAILED
-        rivals = {name for slot in living for name in matrix.members_down(slot, failed)} - {vm.id}
-        return Lost(
-            vm=vm.id,
-            case=case,
-            host=vm.host,
-            reason=reason if matrix.claims[at] else LostReason.NO_SLOT,
-            required=self.given.required.get(vm.id, 0),
-            takes=landed.slot if landed is not None else "",
-            rivals=tuple(sorted(rivals)[:RIVALS_NAMED]),
-        )
 
-
-def matched(wanted: Sequence[Sequence[int]]) -> list[int | None]:
+def match_slots(wanted: Sequence[Sequence[int]]) -> list[int | None]:
     """For each claimant, in order of importance, the slot that it takes out of those that it wants, or ``None``.
 
     Effort: a search that serves somebody looks at each claim once at most, one that fails takes its slots out of all

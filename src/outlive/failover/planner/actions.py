@@ -11,12 +11,12 @@ from collections.abc import Mapping
 import msgspec
 
 from outlive.failover.model import SlotView
-from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size, resource_group
+from outlive.failover.slots import ResolvedSize, enlarge_for_vm, resolve_size, resource_group
 from outlive.failover.topology import Topology
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class PlacementOffer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What placement answers for one class of VMs, before the slots of this cycle are taken off."""
 
     hosts: tuple[str, ...] = ()
@@ -29,14 +29,14 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """Why placement could not answer; then ``hosts`` means nothing."""
 
 
-class Offered(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class SlotOffers(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What there is for VMs that miss slots, and in which order they come."""
 
     priorities: dict[str, int] = {}
     """VM → priority, larger is earlier; missing means 0."""
-    reuse: dict[str, Offer] = {}
+    reuse: dict[str, PlacementOffer] = {}
     """Class → hosts whose slots such VMs may join."""
-    new: dict[str, Offer] = {}
+    new: dict[str, PlacementOffer] = {}
     """Class → hosts that can hold a new slot for such VMs."""
     free: dict[str, tuple[int, int]] = {}
     """Host → free milli-cores and bytes before the new slots.
@@ -50,7 +50,7 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     topology: Topology = Topology()
 
 
-class PlanInput(Offered, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class PlanInput(SlotOffers, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A fleet, what its VMs need, and what placement offers."""
 
     vms: tuple[VmView, ...]
@@ -75,10 +75,10 @@ class PlanInput(Offered, frozen=True, kw_only=True, rename="camel", omit_default
 
     def size_of(self, vm: VmView) -> ResolvedSize:
         """How large a slot is that the VM opens."""
-        return enough_for(vm, self.sizes.get(vm.id) or resolve_size(vm))
+        return enlarge_for_vm(vm, self.sizes.get(vm.id) or resolve_size(vm))
 
 
-def offered(offers: Mapping[str, Offer]) -> dict[str, frozenset[str]]:
+def offered_hosts(offers: Mapping[str, PlacementOffer]) -> dict[str, frozenset[str]]:
     """Class → the hosts that are offered; none where placement could not answer."""
     return {key: frozenset(() if offer.error else offer.hosts) for key, offer in offers.items()}
 
@@ -102,7 +102,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Slots that it has."""
     priority: int = 0
 
-    def after(self, got: int) -> Claim:
+    def subtract(self, got: int) -> Claim:
         """What is left of it once the VM got so many slots."""
         need = msgspec.structs.replace(self.need, needed=self.need.needed - got)
         return msgspec.structs.replace(self, need=need, present=self.present + got)
@@ -176,7 +176,7 @@ def new_slot(key: str, host: str, vm: VmView, size: ResolvedSize) -> SlotView:
     )
 
 
-def opening(slot: SlotView, vm: str, vm_host: str) -> Open:
+def open_action(slot: SlotView, vm: str, vm_host: str) -> Open:
     """The action that opens the slot for this VM."""
     return Open(
         slot_key=slot.name,

@@ -1,6 +1,6 @@
 """Give VMs the slots that they miss: reuse an existing slot, else open a new one.
 
-The greedy order of docs/reference/failover-planning.md#assigning. It is exact about the rules and about capacity as
+The greedy order of docs/design/failover.md#assigning. It is exact about the rules and about capacity as
 offered, and makes no attempt at the smallest number of slots.
 """
 
@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.failover.fleet import Fleet
+from outlive.base import BadInput
+from outlive.failover.fleet import FleetIndex
 from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Action, Claim, Fail, Join, Need, Offer, Offered, Open
+from outlive.failover.planner.actions import Action, Claim, Fail, Join, Need, Open, PlacementOffer, SlotOffers
 from outlive.failover.planner.greedy import Greedy
-from outlive.failover.planner.selection import presence, serve_all
+from outlive.failover.planner.selection import count_present, serve_all
 from outlive.failover.separation import ServerGroup
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 
-__all__ = ["Action", "AssignInput", "AssignResult", "Fail", "Join", "Need", "Offer", "Open", "assign"]
+__all__ = ["Action", "AssignInput", "AssignResult", "Fail", "Join", "Need", "Open", "PlacementOffer", "assign"]
 
 
-class AssignInput(Offered, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class AssignInput(SlotOffers, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The state after clean-up, who misses slots, and what placement offers."""
 
     slots: tuple[SlotView, ...]
@@ -66,14 +66,14 @@ def assign(given: AssignInput) -> AssignResult:
     unknown = next((need.vm for need in given.needs if need.vm not in vms), None)
     if unknown is not None:
         raise BadInput(f"need of VM {unknown!r}, which is not in vms", remedy="give every VM that needs slots")
-    present, priorities = presence(given.vms, slots), given.priorities
+    present, priorities = count_present(given.vms, slots), given.priorities
     claims = [
         Claim(vm=vms[need.vm], need=need, present=present.get(need.vm, 0), priority=priorities.get(need.vm, 0))
         for need in given.needs
     ]
 
     def begin() -> Greedy:
-        fleet = Fleet.build(slots, topology=given.topology)
+        fleet = FleetIndex.build(slots, topology=given.topology)
         fleet.separation.take(given.groups)
         greedy = Greedy(
             fleet,

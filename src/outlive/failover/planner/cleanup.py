@@ -2,7 +2,7 @@
 
 A membership ends by itself when the VM is gone, runs elsewhere, outgrew the slot, may not run on its host or is out of
 protection; what clashes by a rule leaves as well, the culprits first; slots that are empty are deleted
-(docs/reference/failover-planning.md#cleaning-up). Pure: nothing is written here, and capacity is not looked at, because
+(docs/design/failover.md#cleaning-up). Pure: nothing is written here, and capacity is not looked at, because
 a slot whose host shrank is found by validation.
 """
 
@@ -14,13 +14,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from outlive.failover.culprits import Culprit, find_culprits, without
+from outlive.failover.culprits import find_culprits, remove_memberships
 from outlive.failover.model import HostView, SlotView
-from outlive.failover.rules import fits
-from outlive.failover.sizes import amounts
+from outlive.failover.rules import is_large_enough
+from outlive.failover.slots import format_amounts
 from outlive.failover.topology import Topology
-from outlive.placement.rules import may_run_on
-from outlive.placement.vms import VmView
+from outlive.placement import VmView, may_run_on
 
 DETAIL_LIMIT = 300
 """Letters of a detail that names hosts."""
@@ -66,7 +65,7 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     detail: str = ""
 
 
-def departure(vm: str, slot: SlotView, view: VmView | None, *, active: bool) -> Drop | None:
+def find_departure(vm: str, slot: SlotView, view: VmView | None, *, active: bool) -> Drop | None:
     """Why the member leaves the slot, or ``None`` where it stays; ``KeyError`` for a VM that is no member."""
     recorded = slot.members[vm]
     if view is None:
@@ -77,8 +76,11 @@ def departure(vm: str, slot: SlotView, view: VmView | None, *, active: bool) -> 
     if view.host != recorded:
         detail = f"VM {vm} runs on {view.host}, not on {recorded}"
         return Drop(slot=slot.name, vm=vm, cause=Cause.MOVED, detail=detail, host=view.host)
-    if not fits(view, slot):
-        needs, holds = amounts(view.cpu_milli, view.memory_bytes), amounts(slot.cpu_milli, slot.memory_bytes)
+    if not is_large_enough(view, slot):
+        needs, holds = (
+            format_amounts(view.cpu_milli, view.memory_bytes),
+            format_amounts(slot.cpu_milli, slot.memory_bytes),
+        )
         detail = f"VM {vm} needs {needs}, the slot holds {holds}"
         return Drop(slot=slot.name, vm=vm, cause=Cause.OUTGROWN, detail=detail, host=slot.host)
     if not may_run_on(view, slot.host):
@@ -90,7 +92,7 @@ def departure(vm: str, slot: SlotView, view: VmView | None, *, active: bool) -> 
     return None
 
 
-def emptied(slot: str) -> Deletion:
+def empty_deletion(slot: str) -> Deletion:
     """A slot that goes because nobody is left in it."""
     return Deletion(slot=slot, cause=Cause.EMPTY, detail="its last member left")
 
@@ -163,22 +165,25 @@ def clean(given: CleanInput, *, peaceful: bool = False) -> CleanResult:
     """
     listed = tuple(sorted(given.slots, key=lambda slot: slot.name))
     active = {vm for host in given.hosts for vm in host.active}
-    drops, guarded = _departures(listed, {vm.id: vm for vm in given.vms}, active)
+    drops, guarded = _find_departures(listed, {vm.id: vm for vm in given.vms}, active)
     first_changed = {drop.slot for drop in drops}
-    rest = without(listed, [(drop.slot, drop.vm) for drop in drops])
-    clashes = [] if peaceful and not drops else _clashes(rest, given)
+    rest = remove_memberships(listed, [(drop.slot, drop.vm) for drop in drops])
+    clashes = [] if peaceful and not drops else _find_clashes(rest, given)
     second_changed = {drop.slot for drop in clashes}
     drops = sorted([*drops, *clashes], key=lambda drop: (drop.slot, drop.vm))
-    brake = _brake(given, drops)
-    if brake is not None:
+    memberships = given.memberships or sum(len(slot.members) for slot in given.slots)
+    brake = None
+    if len(drops) > given.brake_number and len(drops) > given.brake_share * memberships:
+        causes = Counter(str(drop.cause) for drop in drops)
+        brake = Brake(would_drop=len(drops), memberships=memberships, causes=dict(sorted(causes.items())))
         drops, first_changed, second_changed, rest = [], set(), set(), list(listed)
     else:
-        rest = without(rest, [(drop.slot, drop.vm) for drop in clashes])
-    deleted, waiting = _empty(rest, given, {drop.slot for drop in drops})
+        rest = remove_memberships(rest, [(drop.slot, drop.vm) for drop in clashes])
+    deleted, waiting = _find_empty(rest, given, {drop.slot for drop in drops})
     gone = {deletion.slot for deletion in deleted}
     changed = first_changed | second_changed
     return CleanResult(
-        slots=tuple(_stamped(slot, changed, given.now) for slot in rest if slot.name not in gone),
+        slots=tuple(_stamp(slot, changed, given.now) for slot in rest if slot.name not in gone),
         dropped=tuple(drops),
         deleted=tuple(deleted),
         changed=tuple(sorted(changed - gone)),
@@ -198,20 +203,22 @@ def leave(given: LeaveInput) -> CleanResult:
         drop
         for slot in slots
         for vm in sorted(views.keys() & slot.members.keys())
-        if (drop := departure(vm, slot, views[vm], active=False)) is not None
+        if (drop := find_departure(vm, slot, views[vm], active=False)) is not None
     ]
     touched = {drop.slot for drop in drops}
-    rest = without((slot for slot in slots if slot.name in touched), [(drop.slot, drop.vm) for drop in drops])
+    rest = remove_memberships(
+        (slot for slot in slots if slot.name in touched), [(drop.slot, drop.vm) for drop in drops]
+    )
     return CleanResult(
-        slots=tuple(_stamped(slot, touched, given.now) for slot in rest if slot.members),
+        slots=tuple(_stamp(slot, touched, given.now) for slot in rest if slot.members),
         dropped=tuple(drops),
-        deleted=tuple(emptied(slot.name) for slot in rest if not slot.members),
+        deleted=tuple(empty_deletion(slot.name) for slot in rest if not slot.members),
         changed=tuple(slot.name for slot in rest if slot.members),
         updated=len(touched),
     )
 
 
-def _departures(
+def _find_departures(
     slots: Iterable[SlotView], views: Mapping[str, VmView], active: Collection[str]
 ) -> tuple[list[Drop], list[tuple[str, str]]]:
     """Members that no longer are what the slot believes, and those that the data-loss guard keeps."""
@@ -220,7 +227,7 @@ def _departures(
     for slot in slots:
         for vm in slot.members:
             view = views.get(vm)
-            drop = departure(vm, slot, view, active=vm in active)
+            drop = find_departure(vm, slot, view, active=vm in active)
             if drop is not None:
                 drops.append(drop)
             elif view is None:
@@ -228,36 +235,30 @@ def _departures(
     return drops, sorted(guarded)
 
 
-def _clashes(slots: Sequence[SlotView], given: CleanInput) -> list[Drop]:
+def _find_clashes(slots: Sequence[SlotView], given: CleanInput) -> list[Drop]:
     locations = {vm.id: vm.host for vm in given.vms}
-    return [_drop_of(culprit) for culprit in find_culprits(slots, locations, given.topology)]
+    drops = []
+    for culprit in find_culprits(slots, locations, given.topology):
+        breach = culprit.breach
+        if breach is None:
+            drops.append(Drop(slot=culprit.slot, vm=culprit.vm, cause=Cause.CLASH))
+            continue
+        others = [vm for vm in (breach.vm, *breach.others) if vm != culprit.vm]
+        drops.append(
+            Drop(
+                slot=culprit.slot,
+                vm=culprit.vm,
+                cause=_CAUSE_OF_RULE.get(breach.rule, Cause.CLASH),
+                detail=breach.describe(),
+                rule=breach.rule,
+                other_vm=others[0] if others else "",
+                host=breach.host,
+            )
+        )
+    return drops
 
 
-def _drop_of(culprit: Culprit) -> Drop:
-    breach = culprit.breach
-    if breach is None:
-        return Drop(slot=culprit.slot, vm=culprit.vm, cause=Cause.CLASH)
-    others = [vm for vm in (breach.vm, *breach.others) if vm != culprit.vm]
-    return Drop(
-        slot=culprit.slot,
-        vm=culprit.vm,
-        cause=_CAUSE_OF_RULE.get(breach.rule, Cause.CLASH),
-        detail=breach.sentence(),
-        rule=breach.rule,
-        other_vm=others[0] if others else "",
-        host=breach.host,
-    )
-
-
-def _brake(given: CleanInput, drops: Sequence[Drop]) -> Brake | None:
-    memberships = given.memberships or sum(len(slot.members) for slot in given.slots)
-    if len(drops) <= given.brake_number or len(drops) <= given.brake_share * memberships:
-        return None
-    causes = Counter(str(drop.cause) for drop in drops)
-    return Brake(would_drop=len(drops), memberships=memberships, causes=dict(sorted(causes.items())))
-
-
-def _empty(slots: Sequence[SlotView], given: CleanInput, left: set[str]) -> tuple[list[Deletion], list[str]]:
+def _find_empty(slots: Sequence[SlotView], given: CleanInput, left: set[str]) -> tuple[list[Deletion], list[str]]:
     """Slots to delete, and slots whose status may still be on its way."""
     deleted: list[Deletion] = []
     waiting: list[str] = []
@@ -266,7 +267,7 @@ def _empty(slots: Sequence[SlotView], given: CleanInput, left: set[str]) -> tupl
             continue
         if slot.initialised:
             nobody = Deletion(slot=slot.name, cause=Cause.EMPTY, detail="it has no member")
-            deleted.append(emptied(slot.name) if slot.name in left else nobody)
+            deleted.append(empty_deletion(slot.name) if slot.name in left else nobody)
         elif given.now - slot.created_at >= given.grace_s:
             detail = f"no failover status {given.now - slot.created_at:.0f} s after its creation"
             deleted.append(Deletion(slot=slot.name, cause=Cause.NEVER_INITIALISED, detail=detail))
@@ -275,7 +276,7 @@ def _empty(slots: Sequence[SlotView], given: CleanInput, left: set[str]) -> tupl
     return deleted, waiting
 
 
-def _stamped(slot: SlotView, changed: set[str], now: float) -> SlotView:
+def _stamp(slot: SlotView, changed: set[str], now: float) -> SlotView:
     if slot.name not in changed:
         return slot
     return msgspec.structs.replace(slot, last_changed=now, acknowledged_at=None)

@@ -1,6 +1,6 @@
 """Plan a whole fleet: from nothing, or topping up what is there.
 
-The greedy order of upkeep (docs/reference/failover-planning.md#packing) without the limits of a cycle: every VM is
+The greedy order of upkeep (docs/design/failover.md#packing) without the limits of a cycle: every VM is
 served, and a host may receive any number of new slots. For ``failover plan``, a cold start and forecasts; nothing is
 written.
 """
@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from outlive.failover.analysis.bound import BoundInput, bound
-from outlive.failover.fleet import Fleet, FreeAmounts, held_by
+from outlive.failover.analysis.bound import BoundInput, compute_bound
+from outlive.failover.fleet import FleetIndex, FreeAmounts, slot_amounts
 from outlive.failover.model import HostView, SlotView
 from outlive.failover.planner.actions import (
     Action,
@@ -25,17 +25,17 @@ from outlive.failover.planner.actions import (
     Open,
     PlanInput,
     new_slot,
-    offered,
-    opening,
+    offered_hosts,
+    open_action,
 )
 from outlive.failover.planner.assign import result_of
 from outlive.failover.planner.greedy import Greedy
-from outlive.failover.planner.packing import layers, pack
-from outlive.failover.planner.selection import Missing, SelectInput, presence, select, serve_all
+from outlive.failover.planner.packing import pack, pack_in_layers
+from outlive.failover.planner.selection import Missing, SelectInput, count_present, select, serve_all
 from outlive.failover.rules import serves
 from outlive.failover.separation import ServerGroup, groups_of
 
-__all__ = ["PlanInput", "PlanResult", "Reserves", "plan", "reserves", "shortfalls_of", "with_room_of"]
+__all__ = ["PlanInput", "PlanResult", "Reserves", "plan", "shortfalls_of", "sum_reserves", "with_room_of"]
 
 SLOTS_OVER_BOUND = 1.9
 """The estimate of the best size of slots assumes so many times the slots of the lower bound."""
@@ -69,7 +69,7 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     """What the plan that the search began with reserves; only where there was a search."""
 
     @classmethod
-    def of(cls, actions: Sequence[Action], slots: Sequence[SlotView], *, missing: int) -> PlanResult:
+    def from_actions(cls, actions: Sequence[Action], slots: Sequence[SlotView], *, missing: int) -> PlanResult:
         """These actions, counted, and what they lead to."""
         kinds = Counter(map(type, actions))
         return cls(
@@ -114,12 +114,12 @@ def plan(given: PlanInput, *, worded: bool = True, keep_going: Callable[[], bool
         )
         for one in chosen
     ]
-    layered = _layered(given, slots, claims)
-    if layered is not None and _is_least(given, layered):
+    layered = _plan_layers(given, slots, claims)
+    if layered is not None and _is_minimal(given, layered):
         return layered
-    tried = [_greedy_plan(given, slots, claims, most, worded=worded) for most in _limits(given, chosen)]
+    tried = [_greedy_plan(given, slots, claims, most, worded=worded) for most in _limits_to_try(given, chosen)]
 
-    def cost(one: PlanResult) -> Any:
+    def cost_of(one: PlanResult) -> Any:
         return (
             shortfalls_of(given, one.slots),
             one.failed,
@@ -127,19 +127,19 @@ def plan(given: PlanInput, *, worded: bool = True, keep_going: Callable[[], bool
             len(one.slots),
         )
 
-    best = min(tried, key=cost)
+    best = min(tried, key=cost_of)
     if layered is not None:
-        return min(layered, best, key=cost)
+        return min(layered, best, key=cost_of)
     if given.effort_s <= 0 or not _may_pack(given, claims):
         return best
     better, cut_short = pack(given, slots, best.slots, still=_bound_vms(given), keep_going=keep_going)
     promised = Counter(member for slot in best.slots for member in slot.members)
     packed = _carried_out(given, slots, better, claims, promised) if better else None
-    least = min(best, packed, key=cost) if packed is not None else best
-    return msgspec.structs.replace(least, cut_short=cut_short, without_search=reserves(best.slots))
+    least = min(best, packed, key=cost_of) if packed is not None else best
+    return msgspec.structs.replace(least, cut_short=cut_short, without_search=sum_reserves(best.slots))
 
 
-def reserves(slots: Iterable[SlotView]) -> Reserves:
+def sum_reserves(slots: Iterable[SlotView]) -> Reserves:
     """What these slots hold together."""
     held = list(slots)
     return Reserves(
@@ -161,7 +161,7 @@ def with_room_of(free: Mapping[str, tuple[int, int]], slots: Iterable[SlotView])
 
 def shortfalls_of(given: PlanInput, slots: Iterable[SlotView]) -> tuple[tuple[int, int], ...]:
     """By priority, the highest first: the VMs without any slot, and the slots that are missing."""
-    present = presence(given.vms, slots)
+    present = count_present(given.vms, slots)
     found: dict[int, tuple[int, int]] = {}
     for vm, needed in given.required.items():
         bare, missing = found.get(given.priorities.get(vm, 0), (0, 0))
@@ -175,31 +175,31 @@ def _may_pack(given: PlanInput, claims: Sequence[Claim]) -> bool:
     return given.packing and not given.one_new_per_host and bool(claims)
 
 
-def _layered(given: PlanInput, slots: list[SlotView], claims: Sequence[Claim]) -> PlanResult | None:
+def _plan_layers(given: PlanInput, slots: list[SlotView], claims: Sequence[Claim]) -> PlanResult | None:
     """The plan in layers, where nobody needs more than one slot and everybody gets it this way."""
     if not _may_pack(given, claims) or any(claim.need.needed > 1 or claim.present for claim in claims):
         return None
     members = {member for slot in slots for member in slot.members}
     if _bound_vms(given) or any(claim.vm.id in members for claim in claims):
         return None
-    found = layers(given, slots, [claim.vm for claim in claims])
+    found = pack_in_layers(given, slots, [claim.vm for claim in claims])
     return _carried_out(given, slots, found, claims, {claim.vm.id: 1 for claim in claims}) if found else None
 
 
-def _is_least(given: PlanInput, result: PlanResult) -> bool:
+def _is_minimal(given: PlanInput, result: PlanResult) -> bool:
     """Whether no plan can reserve less memory."""
     hosts = tuple(HostView(name=host) for host in given.hosts)
     topology = given.topology
-    least = bound(BoundInput(vms=given.vms, required=given.required, hosts=hosts, topology=topology))
+    least = compute_bound(BoundInput(vms=given.vms, required=given.required, hosts=hosts, topology=topology))
     return sum(slot.memory_bytes for slot in result.slots) <= least.memory_bytes
 
 
 def _bound_vms(given: PlanInput) -> frozenset[str]:
     """The members of server groups that bind: packing leaves their memberships as they are."""
-    return frozenset(member for group in _groups(given) for member in group.members)
+    return frozenset(member for group in _server_groups(given) for member in group.members)
 
 
-def _groups(given: PlanInput) -> tuple[ServerGroup, ...]:
+def _server_groups(given: PlanInput) -> tuple[ServerGroup, ...]:
     return groups_of(given.vms, given.required) if given.topology.server_groups else ()
 
 
@@ -216,18 +216,18 @@ def _carried_out(
     an action is refused by the rules, separation, room or placement, or where anybody has less than ``promised``.
     """
     work = _Execution(given, before)
-    if not all(map(work.fill, found)) or work.fleet.faulty():
+    if not all(map(work.fill, found)) or work.fleet.list_faulty():
         return None
-    slots = work.slots()
+    slots = work.list_slots()
     has = Counter(vm for slot in slots for vm in slot.members)
     if any(has[vm] < count for vm, count in promised.items()):
         return None
     got = Counter(action.vm for action in work.actions)
-    left = [claim.after(got[claim.vm.id]) for claim in claims if claim.need.needed > got[claim.vm.id]]
+    left = [claim.subtract(got[claim.vm.id]) for claim in claims if claim.need.needed > got[claim.vm.id]]
     later = PlanResult(slots=tuple(slots))
     if left:
         later = _greedy_plan(msgspec.structs.replace(given, free=work.fleet.free_table(given.free)), slots, left, 0)
-    return PlanResult.of((*work.actions, *later.actions), later.slots, missing=len(claims))
+    return PlanResult.from_actions((*work.actions, *later.actions), later.slots, missing=len(claims))
 
 
 class _Execution:
@@ -240,12 +240,12 @@ class _Execution:
         self._before = {slot.name: slot for slot in before}
         self._slots = dict(self._before)
         self._members = {name: dict(slot.members) for name, slot in self._slots.items()}
-        self._reuse, self._new = offered(given.reuse), offered(given.new)
-        self.fleet = Fleet.build(self._slots.values(), given.vms, given.required, given.topology)
-        self.fleet.set_free(FreeAmounts.of(given.free))
+        self._reuse, self._new = offered_hosts(given.reuse), offered_hosts(given.new)
+        self.fleet = FleetIndex.build(self._slots.values(), given.vms, given.required, given.topology)
+        self.fleet.set_free(FreeAmounts.from_table(given.free))
         self._serial = 0
 
-    def slots(self) -> list[SlotView]:
+    def list_slots(self) -> list[SlotView]:
         """All slots with their members, those that were there before first."""
         return [msgspec.structs.replace(slot, members=self._members[name]) for name, slot in self._slots.items()]
 
@@ -258,10 +258,10 @@ class _Execution:
 
     def _join(self, vm: str, slot: SlotView) -> bool:
         view, fleet = self._vms[vm], self.fleet
-        number, place = fleet.vm(vm), fleet.slot(slot.name)
+        number, place = fleet.vm_number(vm), fleet.slot_number(slot.name)
         if not self._is_offered(self._reuse, vm, slot.host) or not serves(view, slot):
             return False
-        if not fleet.separation.among(vm, fleet.admissible(number) & fleet.slot_bit(place)):
+        if not fleet.separation.allowed_slots(vm, fleet.admissible_slots(number) & fleet.slot_bit(place)):
             return False
         fleet.join_slot(number, place, proven=True)
         self._members[slot.name][vm] = view.host
@@ -272,32 +272,29 @@ class _Execution:
         """The first of its members that placement lets open it there does so, and the others join it."""
         fleet, host = self.fleet, found.host
         opener = next((vm for vm in found.members if self._is_offered(self._new, vm, host)), None)
-        if opener is None or not fleet.fits(host, held_by(found)):
+        if opener is None or not fleet.has_room(host, slot_amounts(found)):
             return False
         view = self._vms[opener]
         size = msgspec.structs.replace(
             self._given.size_of(view), cpu_milli=found.cpu_milli, memory_bytes=found.memory_bytes
         )
-        slot = new_slot(self._new_key(), host, view, size)
+        self._serial += 1
+        while f"new-{self._serial}" in self._slots:
+            self._serial += 1
+        slot = new_slot(f"new-{self._serial}", host, view, size)
         if not (fleet.may_open(opener, host) and fleet.separation.allows(opener, host) and serves(view, slot)):
             return False
         fleet.open(slot)
         fleet.join(opener, slot.name)
         self._slots[slot.name], self._members[slot.name] = slot, {opener: view.host}
-        self.actions.append(opening(slot, opener, view.host))
+        self.actions.append(open_action(slot, opener, view.host))
         return all(self._join(vm, slot) for vm in found.members if vm != opener)
-
-    def _new_key(self) -> str:
-        self._serial += 1
-        while f"new-{self._serial}" in self._slots:
-            self._serial += 1
-        return f"new-{self._serial}"
 
     def _is_offered(self, offers: Mapping[str, frozenset[str]], vm: str, host: str) -> bool:
         return host in offers.get(self._given.classes.get(vm, ""), ())
 
 
-def _limits(given: PlanInput, chosen: Sequence[Missing]) -> list[int]:
+def _limits_to_try(given: PlanInput, chosen: Sequence[Missing]) -> list[int]:
     """Limits on the members of a slot to try; 0 is none.
 
     Filling slots as far as the rules allow makes a VM's first slot meet nearly every host, so that hardly any slot
@@ -308,7 +305,7 @@ def _limits(given: PlanInput, chosen: Sequence[Missing]) -> list[int]:
     if not given.packing or max((one.required for one in chosen), default=0) < 2:
         return [0]
     hosts = tuple(HostView(name=host) for host in given.hosts)
-    least = bound(BoundInput(vms=given.vms, required=given.required, hosts=hosts)).slots
+    least = compute_bound(BoundInput(vms=given.vms, required=given.required, hosts=hosts)).slots
     middle = memberships / (SLOTS_OVER_BOUND * max(1, least))
     if memberships <= SMALL_MEMBERSHIPS:
         factors: tuple[float, ...] = (0.7, 0.85, 1.0, 1.2, 1.45, 1.75)
@@ -322,10 +319,10 @@ def _greedy_plan(
     given: PlanInput, slots: Sequence[SlotView], claims: Sequence[Claim], most_members: int, *, worded: bool = True
 ) -> PlanResult:
     """``most_members``: nobody joins a slot that has so many; 0: no limit."""
-    ranked, groups = sorted(slots, key=lambda slot: slot.name), _groups(given)
+    ranked, groups = sorted(slots, key=lambda slot: slot.name), _server_groups(given)
 
     def begin() -> Greedy:
-        fleet = Fleet.build(ranked, topology=given.topology)
+        fleet = FleetIndex.build(ranked, topology=given.topology)
         fleet.separation.take(groups)
         greedy = Greedy(
             fleet,
@@ -340,4 +337,4 @@ def _greedy_plan(
         return greedy
 
     greedy, actions = serve_all(claims, begin, worded=worded)
-    return PlanResult.of(actions, result_of(slots, actions, greedy.opened).slots, missing=len(claims))
+    return PlanResult.from_actions(actions, result_of(slots, actions, greedy.opened).slots, missing=len(claims))

@@ -1,7 +1,7 @@
 """Empty slots into others, so many memberships at a time, so that less capacity is held for the same promise.
 
 One slot after the other is tried to be emptied: each member joins another slot, if need be after somebody made room
-there, and only then leaves (docs/reference/failover-planning.md#repacking). Every state in between is valid, nobody's
+there, and only then leaves (docs/design/failover.md#repacking). Every state in between is valid, nobody's
 coverage drops, and what is held never grows. What cannot be done so is undone.
 """
 
@@ -12,12 +12,12 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.random import Random
-from outlive.failover.fleet import Fleet
+from outlive.base import Random
+from outlive.failover.fleet import FleetIndex
 from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Offer, offered
+from outlive.failover.planner.actions import PlacementOffer, offered_hosts
 from outlive.failover.topology import Topology
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 
 LUCK: Final = 0.5
 """How much luck there is in the choice of the next slot, from 0 to 1."""
@@ -38,7 +38,7 @@ class RepackInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """VM → slots that it needs."""
     classes: dict[str, str] = {}
     """VM → key of its offers; VMs without one stay where they are."""
-    reuse: dict[str, Offer] = {}
+    reuse: dict[str, PlacementOffer] = {}
     """Class → hosts whose slots such VMs may join."""
     limit: int = 0
     """Memberships that may change."""
@@ -49,7 +49,7 @@ class RepackInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     topology: Topology = Topology()
 
 
-class Move(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class RepackMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A VM leaves a slot; before that it joins another, unless it has slots to spare."""
 
     vm: str
@@ -61,10 +61,10 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 class RepackResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What to move, in order."""
 
-    actions: tuple[Move, ...] = ()
+    actions: tuple[RepackMove, ...] = ()
 
 
-def concerned(slots: Iterable[SlotView]) -> list[str]:
+def movable_vms(slots: Iterable[SlotView]) -> list[str]:
     """The VMs that may move: members of the slots with the fewest, as many as one cycle looks at, by id."""
     found: set[str] = set()
     ready = [slot for slot in slots if slot.ready is not False and slot.members]
@@ -75,7 +75,7 @@ def concerned(slots: Iterable[SlotView]) -> list[str]:
     return sorted(found)
 
 
-def after_moves(slots: Sequence[SlotView], moves: Iterable[Move]) -> tuple[SlotView, ...]:
+def apply_moves(slots: Sequence[SlotView], moves: Iterable[RepackMove]) -> tuple[SlotView, ...]:
     """What the moves make of the slots; those that they empty are gone."""
     members = {slot.name: dict(slot.members) for slot in slots}
     emptied: set[str] = set()
@@ -93,10 +93,10 @@ def after_moves(slots: Sequence[SlotView], moves: Iterable[Move]) -> tuple[SlotV
 def repack(given: RepackInput, *, keep_going: Callable[[], bool] = lambda: True) -> RepackResult:
     """Empty as many slots as the limit and the effort allow; nothing is moved while a rule is broken."""
     work, random = _Repacking(given), Random(given.seed)
-    found = given.limit > 0 and not work.fleet.faulty()
+    found = given.limit > 0 and not work.fleet.list_faulty()
     while found:
         found = False
-        for slot in work.candidates(random):
+        for slot in work.order_candidates(random):
             if work.tries <= 0 or not keep_going():
                 return RepackResult(actions=tuple(work.moves))
             found |= work.empty(slot)
@@ -107,13 +107,16 @@ class _Repacking:
     """The fleet as the moves so far leave it."""
 
     def __init__(self, given: RepackInput) -> None:
-        self.moves: list[Move] = []
+        self.moves: list[RepackMove] = []
         self.tries = int(given.effort_s * MEMBERS_A_SECOND)
         self._limit = given.limit
         self._vms = {vm.id: vm for vm in given.vms if vm.id in given.classes}
         self._slots = {slot.name: slot for slot in sorted(given.slots, key=lambda slot: slot.name)}
-        self.fleet = fleet = Fleet.build(self._slots.values(), given.vms, given.required, given.topology)
-        on = {key: fleet.slots_on(set(fleet.hosts(tuple(hosts)))) for key, hosts in offered(given.reuse).items()}
+        self.fleet = fleet = FleetIndex.build(self._slots.values(), given.vms, given.required, given.topology)
+        on = {
+            key: fleet.slots_on(set(fleet.host_numbers(tuple(hosts))))
+            for key, hosts in offered_hosts(given.reuse).items()
+        }
         self._offered = {vm: on.get(given.classes[vm], 0) for vm in self._vms}
         """VM → the slots on hosts where placement offers it a place, as a bit set."""
         self._emptied = 0
@@ -121,18 +124,17 @@ class _Repacking:
         self._beside: dict[int, list[str]] = {}
         """Unit of failure → the VMs that run there and may move."""
         for vm, view in self._vms.items():
-            self._beside.setdefault(fleet.unit_of(fleet.host(view.host)), []).append(vm)
+            self._beside.setdefault(fleet.unit_of(fleet.host_number(view.host)), []).append(vm)
 
     @property
     def _changes(self) -> int:
-        """Memberships that change by the moves so far."""
         return sum(2 if move.joins else 1 for move in self.moves)
 
-    def candidates(self, random: Random) -> list[str]:
+    def order_candidates(self, random: Random) -> list[str]:
         """The slots that may be emptied: least upset for what is saved first, with some luck."""
         worth: dict[str, float] = {}
         for name, slot in self._slots.items():
-            members = self.fleet.members(name)
+            members = self.fleet.members_of(name)
             if slot.ready is not False and members and all(vm in self._vms for vm in members):
                 luck = 1 - LUCK + 2 * LUCK * random.random()
                 worth[name] = luck * max(1, slot.memory_bytes) / len(members) ** 2
@@ -141,9 +143,9 @@ class _Repacking:
     def empty(self, slot: str) -> bool:
         """Move everybody out of the slot, each as soon as it may; or change nothing."""
         fleet, before = self.fleet, self._emptied
-        self._emptied |= fleet.slot_bit(fleet.slot(slot))
-        mark = fleet.savepoint()
-        waiting = fleet.members(slot)
+        self._emptied |= fleet.slot_bit(fleet.slot_number(slot))
+        mark = fleet.set_savepoint()
+        waiting = fleet.members_of(slot)
         while waiting:
             stuck = [vm for vm in waiting if not (self._leave(vm, slot) or self._displace(vm, slot))]
             if len(stuck) == len(waiting) or self._changes > self._limit:
@@ -152,7 +154,7 @@ class _Repacking:
         if not waiting and self._changes <= self._limit:
             fleet.release(mark)
             return True
-        fleet.rollback(mark)
+        fleet.roll_back(mark)
         self._emptied = before
         return False
 
@@ -161,36 +163,27 @@ class _Repacking:
         fleet = self.fleet
         self.tries -= 1
         joins = ""
-        if not self._has_spare(vm, slot):
-            number = fleet.fullest(self._joinable(vm))
+        mark = fleet.set_savepoint()
+        fleet.leave(vm, slot)
+        enough = not fleet.count_missing(vm)
+        fleet.roll_back(mark)
+        if not enough:
+            usable = self._servable_slots(vm) & fleet.admissible_slots(fleet.vm_number(vm))
+            number = fleet.find_fullest(fleet.separation.allowed_slots(vm, usable) if usable else 0)
             if number is None:
                 return False
             joins = fleet.slot_names[number]
             fleet.join(vm, joins)
         fleet.leave(vm, slot)
-        self.moves.append(Move(vm=vm, vm_host=self._vms[vm].host, leaves=slot, joins=joins))
-        fleet.on_undo(self.moves.pop)
+        self.moves.append(RepackMove(vm=vm, vm_host=self._vms[vm].host, leaves=slot, joins=joins))
+        fleet.add_undo(self.moves.pop)
         return True
 
-    def _has_spare(self, vm: str, slot: str) -> bool:
-        """Whether the VM would have all that it needs without the slot."""
-        mark = self.fleet.savepoint()
-        self.fleet.leave(vm, slot)
-        enough = not self.fleet.misses(vm)
-        self.fleet.rollback(mark)
-        return enough
-
-    def _joinable(self, vm: str) -> int:
-        """The slots that the VM may join now, in addition to all that it is in, as a bit set."""
-        fleet = self.fleet
-        usable = self._servable(vm) & fleet.admissible(fleet.vm(vm))
-        return fleet.separation.among(vm, usable) if usable else 0
-
-    def _servable(self, vm: str) -> int:
+    def _servable_slots(self, vm: str) -> int:
         """The slots that would count for the VM, on hosts where placement offers it a place."""
         fleet, view = self.fleet, self._vms[vm]
-        usable = self._offered[vm] & fleet.open_slots & fleet.fitting((view.cpu_milli, view.memory_bytes))
-        limit = fleet.host_limit(fleet.vm(vm))
+        usable = self._offered[vm] & fleet.open_slots & fleet.fitting_slots((view.cpu_milli, view.memory_bytes))
+        limit = fleet.host_limit(fleet.vm_number(vm))
         if limit:
             usable &= fleet.placed_on(limit)
         return usable & ~self._emptied
@@ -198,18 +191,18 @@ class _Repacking:
     def _displace(self, vm: str, slot: str) -> bool:
         """Somebody from the same unit goes elsewhere and leaves the VM its slot."""
         fleet, tried = self.fleet, 0
-        servable = self._servable(vm)
-        for other in self._beside[fleet.unit_of(fleet.host(self._vms[vm].host))]:
+        servable = self._servable_slots(vm)
+        for other in self._beside[fleet.unit_of(fleet.host_number(self._vms[vm].host))]:
             for taken in fleet.slots_of(other) if other != vm else ():
-                number = fleet.slot(taken)
+                number = fleet.slot_number(taken)
                 if not servable & fleet.slot_bit(number) or fleet.slot_members(number) < 2:
                     continue
                 tried += 1
                 if tried > DISPLACED:
                     return False
-                mark = fleet.savepoint()
+                mark = fleet.set_savepoint()
                 if self._leave(other, taken) and self._leave(vm, slot):
                     fleet.release(mark)
                     return True
-                fleet.rollback(mark)
+                fleet.roll_back(mark)
         return False

@@ -3,7 +3,7 @@
 Slots that were made for one slot a VM touch nearly every host, so that hardly any second slot is left beside them:
 raising what VMs need by adding to them fails where a plan from nothing succeeds. So the fleet is planned from nothing,
 with the room that the present slots hold, and then a way there is looked for
-(docs/reference/failover-planning.md#replanning):
+(docs/design/failover.md#replanning):
 
 * A VM joins at least as many new slots as it has, then leaves all old ones. New slots only have VMs that have switched
   and old ones only those that have not, so that at any time the rules hold for everybody: every part of a valid plan is
@@ -20,20 +20,20 @@ first, those VMs stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Final
 
 import msgspec
 
-from outlive.failover.check import CheckInput, Fault, check, separations
+from outlive.failover.check import CheckInput, ViolationKind, check, find_separation_violations
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.fleet import Fleet, FreeAmounts, held_by
+from outlive.failover.fleet import FleetIndex, FreeAmounts, slot_amounts
 from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Action, Join, Leave, Open, offered, opening
+from outlive.failover.planner.actions import Action, Join, Leave, Open, offered_hosts, open_action
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan, shortfalls_of, with_room_of
-from outlive.failover.planner.selection import presence
-from outlive.placement.rules import may_run_on
+from outlive.failover.planner.selection import count_present
+from outlive.placement import may_run_on
 from outlive.resources import MEMORY
 
 PASSES: Final = 50
@@ -51,26 +51,36 @@ def replan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -
     or have no class, stay as they are.
     """
     added = plan(given, keep_going=keep_going)
-    old, kept = _divided(given)
-    regrouped = _regrouped(given, old, added.missing)
+    hosts = {vm.id: vm.host for vm in given.vms if vm.id in given.classes}
+    old, kept = list[SlotView](), list[SlotView]()
+    for slot in sorted(given.slots, key=lambda slot: slot.name):
+        mine = slot.ready is not False and not slot.consumer and slot.host in given.free and slot.members
+        ours = mine and all(hosts.get(vm) == at for vm, at in slot.members.items())
+        (old if ours else kept).append(slot)
+    regrouped = _replan_groups(given, old, added.missing)
     if regrouped is not None and shortfalls_of(given, regrouped.slots) <= shortfalls_of(given, added.slots):
         return regrouped
-    if not old or not (added.failed or _much_is_missing(given, added)):
+    much_is_missing = added.reused + added.created > MISSING_SHARE * sum(given.required.values())
+    if not old or not (added.failed or much_is_missing):
         return added
-    bare = msgspec.structs.replace(given, slots=kept, free=with_room_of(given.free, old))
+    bare = msgspec.structs.replace(given, slots=tuple(kept), free=with_room_of(given.free, old))
     target = plan(bare, worded=False, keep_going=keep_going)
-    switched = _Switching(given, old, target).result(added.missing)
+    switched = _Switching(given, old, target).switch_all(added.missing)
     if switched is None:
         return added
-    return switched if _is_better(given, switched, added) else added
+    after, before = shortfalls_of(given, switched.slots), shortfalls_of(given, added.slots)
+    if after != before:
+        return switched if after < before else added
+    held = sum(slot.memory_bytes for slot in added.slots)
+    return switched if sum(slot.memory_bytes for slot in switched.slots) < (1 - WORTH_SHARE) * held else added
 
 
-def _regrouped(given: PlanInput, old: Sequence[SlotView], missing: int) -> PlanResult | None:
+def _replan_groups(given: PlanInput, old: Sequence[SlotView], missing: int) -> PlanResult | None:
     """The VMs of server groups whose slots are not as asked change to new slots; ``None`` where that is no plan."""
     against = [
         one
-        for one in separations(given.vms, given.slots, given.topology, given.required)
-        if one.fault is Fault.SERVER_GROUP
+        for one in find_separation_violations(given.vms, given.slots, given.topology, given.required)
+        if one.fault is ViolationKind.SERVER_GROUP
     ]
     concerned = {vm for one in against for vm in (one.vm, *one.others)}
     theirs = [slot for slot in old if not concerned.isdisjoint(slot.members)]
@@ -78,37 +88,14 @@ def _regrouped(given: PlanInput, old: Sequence[SlotView], missing: int) -> PlanR
         return None
     names = {slot.name for slot in theirs}
     kept = [slot for slot in given.slots if slot.name not in names]
-    present = presence(given.vms, kept)
+    present = count_present(given.vms, kept)
     bare = msgspec.structs.replace(
         given,
         slots=tuple(msgspec.structs.replace(slot, ready=False) for slot in kept),
         required={vm: max(0, need - present.get(vm, 0)) for vm, need in given.required.items()},
         free=with_room_of(given.free, theirs),
     )
-    return _Switching(given, theirs, plan(bare, worded=False)).result(missing)
-
-
-def _divided(given: PlanInput) -> tuple[tuple[SlotView, ...], tuple[SlotView, ...]]:
-    """The slots that may be replaced, and those that stay."""
-    hosts = {vm.id: vm.host for vm in given.vms if vm.id in given.classes}
-    old, kept = list[SlotView](), list[SlotView]()
-    for slot in sorted(given.slots, key=lambda slot: slot.name):
-        mine = slot.ready is not False and not slot.consumer and slot.host in given.free and slot.members
-        ours = mine and all(hosts.get(vm) == at for vm, at in slot.members.items())
-        (old if ours else kept).append(slot)
-    return tuple(old), tuple(kept)
-
-
-def _much_is_missing(given: PlanInput, added: PlanResult) -> bool:
-    return added.reused + added.created > MISSING_SHARE * sum(given.required.values())
-
-
-def _is_better(given: PlanInput, switched: PlanResult, added: PlanResult) -> bool:
-    after, before = shortfalls_of(given, switched.slots), shortfalls_of(given, added.slots)
-    if after != before:
-        return after < before
-    held = sum(slot.memory_bytes for slot in added.slots)
-    return sum(slot.memory_bytes for slot in switched.slots) < (1 - WORTH_SHARE) * held
+    return _Switching(given, theirs, plan(bare, worded=False)).switch_all(missing)
 
 
 class _Switching:
@@ -139,57 +126,64 @@ class _Switching:
                 self._gets.setdefault(action.vm, []).append(keys[action.slot])
             elif isinstance(action, Join):
                 self._joins_kept.append(action)
-        self._may_reuse, self._may_open = offered(given.reuse), offered(given.new)
+        self._may_reuse, self._may_open = offered_hosts(given.reuse), offered_hosts(given.new)
         self._slots = {slot.name: slot for slot in given.slots}
         """As they were given or opened; who is in them now is known to the fleet."""
-        self._fleet = Fleet.build(given.slots, given.vms, given.required, given.topology)
-        self._fleet.set_free(FreeAmounts.of(given.free))
+        self._fleet = FleetIndex.build(given.slots, given.vms, given.required, given.topology)
+        self._fleet.set_free(FreeAmounts.from_table(given.free))
         self._actions: list[Action] = []
         self._target = ConflictIndex.build(self._new.values(), given.vms, given.required, given.topology)
         """Where everybody is once all have switched."""
 
-    def result(self, missing: int) -> PlanResult | None:
+    def switch_all(self, missing: int) -> PlanResult | None:
         """Everything that can be switched is, and the rest is topped up; ``None`` where that is no plan."""
+        fleet = self._fleet
         for _ in range(PASSES):
-            if not any([*map(self._switch, self._by_slot())]) and not any([*map(self._switch, self._one_by_one())]):
+            # The members of each old slot, those slots first that hold most for each member; then single VMs.
+            old = sorted(self._old.values(), key=lambda slot: (-slot.memory_bytes / len(slot.members), slot.name))
+            changed = [self._switch(fleet.members_of(slot.name)) for slot in old if fleet.has_slot(slot.name)]
+            if not any(changed):
+                changed = [self._switch([vm]) for vm in sorted(self._unswitched_vms())]
+            if not any(changed):
                 break
-        for vm in sorted(self._gets.keys() - self._waiting()):
+        for vm in sorted(self._gets.keys() - self._unswitched_vms()):
             for name in self._gets[vm]:
                 self._join(vm, name)
-        if not self._waiting():
+        if not self._unswitched_vms():
             for join in self._joins_kept:
-                self._fleet.join(join.vm, join.slot)
+                fleet.join(join.vm, join.slot)
                 self._actions.append(join)
-        slots = self._present()
+        slots = tuple(
+            msgspec.structs.replace(
+                slot, members={vm: slot.members.get(vm) or self._vms[vm].host for vm in fleet.members_of(name)}
+            )
+            for name, slot in sorted(self._slots.items())
+            if fleet.has_slot(name)
+        )
         checked = CheckInput(
             vms=self._given.vms, slots=slots, required=self._given.required, topology=self._given.topology
         )
-        return self._topped_up(slots, missing) if check(checked).holds else None
+        if not check(checked).holds:
+            return None
+        # What can be added for VMs that still miss slots, and why the others get nothing.
+        free = fleet.free_table(self._given.free)
+        later = plan(msgspec.structs.replace(self._given, slots=slots, free=free, packing=False, effort_s=0.0))
+        return PlanResult.from_actions((*self._actions, *later.actions), later.slots, missing=missing)
 
-    def _by_slot(self) -> Iterator[list[str]]:
-        """The members of each old slot, those slots first that hold most for each member."""
-        for slot in sorted(self._old.values(), key=lambda slot: (-slot.memory_bytes / len(slot.members), slot.name)):
-            if self._fleet.has_slot(slot.name):
-                yield self._fleet.members(slot.name)
-
-    def _one_by_one(self) -> Iterator[list[str]]:
-        return ([vm] for vm in sorted(self._waiting()))
-
-    def _waiting(self) -> set[str]:
-        """The VMs that have not switched."""
+    def _unswitched_vms(self) -> set[str]:
         fleet = self._fleet
-        return {vm for name in self._old if fleet.has_slot(name) for vm in fleet.members(name)}
+        return {vm for name in self._old if fleet.has_slot(name) for vm in fleet.members_of(name)}
 
     def _switch(self, vms: Sequence[str]) -> bool:
         """Let all of these VMs change to new slots, or none."""
         indexes = (self._fleet, self._target)
-        marks = [index.savepoint() for index in indexes]
+        marks = [index.set_savepoint() for index in indexes]
         done = all(map(self._change, vms))
         for index, mark in zip(indexes, marks, strict=True):
             if done:
                 index.release(mark)
             else:
-                index.rollback(mark)
+                index.roll_back(mark)
         return done
 
     def _change(self, vm: str) -> bool:
@@ -204,7 +198,7 @@ class _Switching:
         for name in self._had[vm]:
             fleet.leave(vm, name)
             self._act(Leave(slot=name, vm=vm))
-            if not fleet.members(name):
+            if not fleet.members_of(name):
                 fleet.close(self._old[name])
         return True
 
@@ -213,30 +207,28 @@ class _Switching:
         there."""
         fleet, host = self._fleet, self._vms[vm].host
         if not fleet.has_slot(name):
-            if not self._has_place(vm, self._new[name]) and not self._relocate(vm, name):
+            new = self._new[name]
+            may_open = new.host in self._offered_hosts(self._may_open, vm)
+            if not (may_open and fleet.has_room(new.host, slot_amounts(new))) and not self._relocate(vm, name):
                 return False
             slot = self._slots[name] = msgspec.structs.replace(self._new[name], members={})
             fleet.open(slot)
-            self._act(opening(slot, vm, host))
-        elif vm not in fleet.members(name):
+            self._act(open_action(slot, vm, host))
+        elif vm not in fleet.members_of(name):
             self._act(Join(slot=name, vm=vm, vm_host=host, host=self._slots[name].host))
         fleet.join(vm, name)
         return True
 
     def _act(self, action: Action) -> None:
         self._actions.append(action)
-        self._fleet.on_undo(self._actions.pop)
-
-    def _has_place(self, vm: str, slot: SlotView) -> bool:
-        """Whether there is room for the slot now, and the VM may open it there."""
-        return slot.host in self._offered(self._may_open, vm) and self._fleet.fits(slot.host, held_by(slot))
+        self._fleet.add_undo(self._actions.pop)
 
     def _relocate(self, vm: str, name: str) -> bool:
         """Plan the new slot on another host, where there is room now and all who are to be in it may have it."""
         index, slot = self._target, self._new[name]
-        members = index.members(name)
+        members = index.members_of(name)
         index.remove_slot(name)
-        hosts = self._fleet.roomy(tuple(self._offered(self._may_open, vm)), held_by(slot))
+        hosts = self._fleet.hosts_with_room(tuple(self._offered_hosts(self._may_open, vm)), slot_amounts(slot))
         most = dict(zip(hosts, self._fleet.free_of(hosts, MEMORY), strict=True))
         place = next(
             (
@@ -248,7 +240,7 @@ class _Switching:
         )
         if place is not None:
             self._new[name] = msgspec.structs.replace(slot, host=place, target_host=place)
-            index.on_undo(lambda: self._new.update({name: slot}))
+            index.add_undo(lambda: self._new.update({name: slot}))
         index.add_slot(msgspec.structs.replace(self._new[name], members={}))
         for member in members:
             index.join(member, name)
@@ -256,25 +248,8 @@ class _Switching:
 
     def _may_be_on(self, vm: str, host: str) -> bool:
         """Whether the VM may have a slot on the host, beside those that it is to have otherwise."""
-        allowed = host in self._offered(self._may_reuse, vm) and may_run_on(self._vms[vm], host)
+        allowed = host in self._offered_hosts(self._may_reuse, vm) and may_run_on(self._vms[vm], host)
         return allowed and self._target.may_open(vm, host) and self._target.separation.allows(vm, host)
 
-    def _offered(self, offers: Mapping[str, frozenset[str]], vm: str) -> frozenset[str]:
+    def _offered_hosts(self, offers: Mapping[str, frozenset[str]], vm: str) -> frozenset[str]:
         return offers.get(self._given.classes.get(vm, ""), frozenset())
-
-    def _present(self) -> tuple[SlotView, ...]:
-        """The slots as they are now."""
-        fleet = self._fleet
-        return tuple(
-            msgspec.structs.replace(
-                slot, members={vm: slot.members.get(vm) or self._vms[vm].host for vm in fleet.members(name)}
-            )
-            for name, slot in sorted(self._slots.items())
-            if fleet.has_slot(name)
-        )
-
-    def _topped_up(self, slots: tuple[SlotView, ...], missing: int) -> PlanResult:
-        """With what can be added for those who still miss slots, and why the others get nothing."""
-        free = self._fleet.free_table(self._given.free)
-        later = plan(msgspec.structs.replace(self._given, slots=slots, free=free, packing=False, effort_s=0.0))
-        return PlanResult.of((*self._actions, *later.actions), later.slots, missing=missing)

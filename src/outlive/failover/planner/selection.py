@@ -1,12 +1,12 @@
 """Who misses slots, in which order they are served, and how, where there is not enough for everybody.
 
-Chance enters as a number in the input, so that a selection replays (docs/reference/failover-planning.md#assigning).
+Chance enters as a number in the input, so that a selection replays (docs/design/failover.md#assigning).
 Giving each VM all its slots at its turn is best while nobody goes without: a VM's slots are looked for together. Where
 somebody fails for want of room or of hosts it would give some VMs two slots and others none. So each priority in which
 somebody failed, from the highest down, is served again in rounds (everybody's first slot, then everybody's second), and
 again with the largest first, and keeps the way that leaves the fewest of it without any slot, then the fewest slots
 missing. What lower priorities want never changes what a higher one is given at its turn
-(docs/reference/failover-planning.md#scarce-capacity).
+(docs/design/failover.md#scarce-capacity).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Claim, Fail, Open
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.rules import serves
-from outlive.placement.vms import VmView
+from outlive.placement import VmView
 from outlive.resources.reasons import CoverageReason
 
 
@@ -80,7 +80,7 @@ def select(given: SelectInput) -> SelectResult:
     A slot that is not ready, or smaller than the VM, does not count as present. Slots beyond what a VM
     needs are left alone.
     """
-    present = presence(given.vms, given.slots)
+    present = count_present(given.vms, given.slots)
     missing = [
         (vm, Missing(vm=vm.id, required=wanted, present=present.get(vm.id, 0)))
         for vm in given.vms
@@ -99,14 +99,14 @@ def select(given: SelectInput) -> SelectResult:
 
 
 def service_rank(vm: VmView, *, priority: int, present: int) -> tuple[int, int, int, str]:
-    """Sorts VMs that miss slots in the order of service (docs/reference/failover-planning.md#assigning).
+    """Sorts VMs that miss slots in the order of service (docs/design/failover.md#assigning).
 
     Highest priority first, then the most exposed (fewest slots present), largest memory, id.
     """
     return (-priority, present, -vm.memory_bytes, vm.id)
 
 
-def presence(vms: Iterable[VmView], slots: Iterable[SlotView]) -> dict[str, int]:
+def count_present(vms: Iterable[VmView], slots: Iterable[SlotView]) -> dict[str, int]:
     """VM → slots that count for it, of these VMs; those that have none are left out."""
     views, present = {vm.id: vm for vm in vms}, dict[str, int]()
     for slot in slots:
@@ -132,7 +132,7 @@ _NOT_FOR_ROOM: Final = frozenset(
 """Reasons that no order of service changes."""
 
 
-class Way(enum.IntEnum):
+class SelectionStrategy(enum.IntEnum):
     """How the VMs of one priority are served; among equal outcomes the first is taken."""
 
     ROUNDS = 0
@@ -152,54 +152,50 @@ def serve_all(
     """
     groups = [list(group) for _, group in groupby(claims, key=lambda claim: claim.priority)]
     few = sum(claim.need.needed for claim in claims) <= MANY_SLOTS
-    other_ways = [_other_ways(group, few=few, alone=len(groups) == 1) for group in groups]
+    other_ways = [_alternative_ways(group, few=few, alone=len(groups) == 1) for group in groups]
     complete = worded and not any(other_ways)
     greedy, actions = _attempt(groups, begin(), {}, worded=complete)
-    ways: dict[int, Way] = {}
+    ways: dict[int, SelectionStrategy] = {}
     for _ in range(min(len(groups), GROUPS_TRIED if few else 1)):
         number = _first_failing(groups, other_ways, actions, ways)
         if number is None:
             break
-        ways[number] = Way.AT_ONCE
-        best = (*_shortfall(groups[number], actions), Way.AT_ONCE)
+        ways[number] = SelectionStrategy.AT_ONCE
+        best = (*_count_shortfall(groups[number], actions), SelectionStrategy.AT_ONCE)
         for way in other_ways[number]:
-            says_why = worded and way is Way.ROUNDS  # kept wherever no other way is better
+            says_why = worded and way is SelectionStrategy.ROUNDS  # kept wherever no other way is better
             other, others = _attempt(groups, begin(), {**ways, number: way}, worded=says_why)
-            found = (*_shortfall(groups[number], others), way)
+            found = (*_count_shortfall(groups[number], others), way)
             if found < best:
                 best, greedy, actions, ways[number], complete = found, other, others, way, says_why
-    if worded and not complete and any(map(_for_room, actions)):
+    if worded and not complete and any(map(_failed_for_room, actions)):
         greedy, actions = _attempt(groups, begin(), ways)
-    return greedy, _asked_again(claims, greedy, actions, worded=worded)
-
-
-def _other_ways(group: Sequence[Claim], *, few: bool, alone: bool) -> list[Way]:
-    """Ways that may give the VMs of one priority anything else than each all that it misses at its turn."""
-    ways = []
-    if len(group) > 1 and not (alone and all(claim.need.needed == 1 for claim in group)):
-        ways.append(Way.ROUNDS)
-    if few and sorted(group, key=_size) != list(group):
-        ways.append(Way.LARGEST)
-    return ways
-
-
-def _asked_again(claims: Sequence[Claim], greedy: Greedy, actions: Sequence[Action], *, worded: bool) -> list[Action]:
-    """Those who failed before others opened slots ask once more at the end: they may join these."""
+    # VMs that failed before others opened slots ask once more at the end: they may join these.
     opened = max((place for place, action in enumerate(actions) if isinstance(action, Open)), default=-1)
-    failed = {action.vm: action.missing for action in actions[: opened + 1] if _for_room(action)}
+    failed = {action.vm: action.missing for action in actions[: opened + 1] if _failed_for_room(action)}
     kept = [action for action in actions if not (isinstance(action, Fail) and action.vm in failed)]
     for claim in claims:
         if claim.vm.id in failed:
             kept += _serve(greedy, claim, failed[claim.vm.id], worded=worded)
-    return kept
+    return greedy, kept
 
 
-def _for_room(action: Action) -> TypeGuard[Fail]:
+def _alternative_ways(group: Sequence[Claim], *, few: bool, alone: bool) -> list[SelectionStrategy]:
+    """Ways that may give the VMs of one priority anything else than each all that it misses at its turn."""
+    ways = []
+    if len(group) > 1 and not (alone and all(claim.need.needed == 1 for claim in group)):
+        ways.append(SelectionStrategy.ROUNDS)
+    if few and sorted(group, key=_size_key) != list(group):
+        ways.append(SelectionStrategy.LARGEST)
+    return ways
+
+
+def _failed_for_room(action: Action) -> TypeGuard[Fail]:
     """Whether it is a failure that another order of service might have avoided."""
     return isinstance(action, Fail) and action.reason not in _NOT_FOR_ROOM
 
 
-def _shortfall(claims: Sequence[Claim], actions: Sequence[Action]) -> tuple[int, int]:
+def _count_shortfall(claims: Sequence[Claim], actions: Sequence[Action]) -> tuple[int, int]:
     """VMs that end without any slot, and slots that are missing, of these VMs after these actions."""
     got = dict.fromkeys((claim.vm.id for claim in claims), 0)
     for action in actions:
@@ -210,10 +206,13 @@ def _shortfall(claims: Sequence[Claim], actions: Sequence[Action]) -> tuple[int,
 
 
 def _first_failing(
-    groups: Sequence[Sequence[Claim]], ways: Sequence[Sequence[Way]], actions: Sequence[Action], tried: Collection[int]
+    groups: Sequence[Sequence[Claim]],
+    ways: Sequence[Sequence[SelectionStrategy]],
+    actions: Sequence[Action],
+    tried: Collection[int],
 ) -> int | None:
     """The first group that has other ways, not tried yet, in which somebody failed for want of room or hosts."""
-    failed = {action.vm for action in actions if _for_room(action)}
+    failed = {action.vm for action in actions if _failed_for_room(action)}
     for number, group in enumerate(groups):
         if number not in tried and ways[number] and any(claim.vm.id in failed for claim in group):
             return number
@@ -221,21 +220,21 @@ def _first_failing(
 
 
 def _attempt(
-    groups: Sequence[Sequence[Claim]], greedy: Greedy, ways: Mapping[int, Way], *, worded: bool = True
+    groups: Sequence[Sequence[Claim]], greedy: Greedy, ways: Mapping[int, SelectionStrategy], *, worded: bool = True
 ) -> tuple[Greedy, list[Action]]:
     actions: list[Action] = []
     for number, group in enumerate(groups):
-        way = ways.get(number, Way.AT_ONCE)
-        if way is Way.ROUNDS:
-            actions += _rounds(group, greedy, worded=worded)
+        way = ways.get(number, SelectionStrategy.AT_ONCE)
+        if way is SelectionStrategy.ROUNDS:
+            actions += _serve_in_rounds(group, greedy, worded=worded)
             continue
-        for claim in sorted(group, key=_size) if way is Way.LARGEST else group:
+        for claim in sorted(group, key=_size_key) if way is SelectionStrategy.LARGEST else group:
             actions += _serve(greedy, claim, claim.need.needed, worded=worded)
     return greedy, actions
 
 
-def _rounds(claims: Sequence[Claim], greedy: Greedy, *, worded: bool) -> list[Action]:
-    """One slot at a time, always for those who have the fewest. Whoever fails is asked once more at the end, when
+def _serve_in_rounds(claims: Sequence[Claim], greedy: Greedy, *, worded: bool) -> list[Action]:
+    """One slot at a time, always for those who have the fewest. A VM that gets none is tried once more at the end, when
     others have opened slots that it may join, and then for all that it misses."""
     actions: list[Action] = []
     waiting: dict[int, list[Claim]] = {}
@@ -244,15 +243,15 @@ def _rounds(claims: Sequence[Claim], greedy: Greedy, *, worded: bool) -> list[Ac
     failed: list[Claim] = []
     while waiting:
         present = min(waiting)
-        for claim in sorted(waiting.pop(present), key=_rank):
+        for claim in sorted(waiting.pop(present), key=_service_order):
             served = _serve(greedy, claim, 1, worded=False)  # who fails is asked again
             if any(isinstance(action, Fail) for action in served):
                 failed.append(claim)
                 continue
             actions += served
             if claim.need.needed > 1:
-                waiting.setdefault(present + 1, []).append(claim.after(1))
-    for claim in sorted(failed, key=_rank):
+                waiting.setdefault(present + 1, []).append(claim.subtract(1))
+    for claim in sorted(failed, key=_service_order):
         actions += _serve(greedy, claim, claim.need.needed, worded=worded)
     return actions
 
@@ -264,9 +263,9 @@ def _serve(greedy: Greedy, claim: Claim, needed: int, *, worded: bool) -> list[A
     return greedy.serve(claim.vm, need, worded=worded)
 
 
-def _rank(claim: Claim) -> tuple[int, int, int, str]:
+def _service_order(claim: Claim) -> tuple[int, int, int, str]:
     return service_rank(claim.vm, priority=claim.priority, present=claim.present)
 
 
-def _size(claim: Claim) -> tuple[int, str]:
+def _size_key(claim: Claim) -> tuple[int, str]:
     return (-claim.vm.memory_bytes, claim.vm.id)

@@ -3,7 +3,7 @@
 A decision may be older than the fleet: it was computed in a child process, or somebody changed a slot since. So a
 change that the index does not allow any more is left, and its VM is decided about again. Each write replaces exactly
 the version that the cache shows; after a ``Conflict`` the slot is read, and the change is checked on what is there now.
-What else fails is counted as docs/reference/failover-operation.md#cycle says and left to a later pass. Stopping after
+What else fails is counted as docs/design/failover.md#cycle says and left to a later pass. Stopping after
 any write is safe: every membership that was written was allowed beside those before it, and taking one away breaks no
 rule.
 """
@@ -16,21 +16,16 @@ from typing import assert_never
 
 import msgspec
 
-from outlive.base.errors import Conflict, NotFound, OutliveError
-from outlive.base.logging import get_logger, global_request_id, request_context
+from outlive.base import Conflict, NotFound, OutliveError, get_logger, global_request_id, request_context
 from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open
-from outlive.failover.planner.cleanup import Cause, CleanResult, Deletion, Drop, departure
+from outlive.failover.planner.cleanup import Cause, CleanResult, Deletion, Drop, find_departure
 from outlive.failover.reconciler.context import Context
-from outlive.failover.reconciler.plan_writes import stages
-from outlive.failover.reconciler.writes import SlotWriter
+from outlive.failover.reconciler.writes import SlotWriter, split_stages
 from outlive.failover.rules import serves
-from outlive.placement.rules import may_run_on
-from outlive.placement.vms import VmView
+from outlive.placement import VmView, may_run_on
 from outlive.resources import Reservation
-from outlive.resources.reasons import Reason, render
-from outlive.resources.reasons.coverage import CoverageReason
-from outlive.resources.reasons.failover_events import FailoverEvent
+from outlive.resources.reasons import CoverageReason, FailoverEvent, Reason, render
 
 JOINS_TOGETHER = 64
 """VMs that one write lets into a slot at most."""
@@ -43,7 +38,7 @@ Judge = Callable[[Sequence[SlotView]], Awaitable[CleanResult]]
 _log = get_logger("failover.apply")
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class ApplyOutcome(msgspec.Struct, kw_only=True):
     """What came of an assignment."""
 
     reused: int = 0
@@ -58,7 +53,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     closed: set[str] = set()
     """Slots whose write failed: nobody joins them for now."""
 
-    def add(self, other: Outcome) -> None:
+    def add(self, other: ApplyOutcome) -> None:
         """Both together; what is left is what the other left."""
         self.reused, self.created, self.failed = (
             self.reused + other.reused,
@@ -71,7 +66,7 @@ class Outcome(msgspec.Struct, kw_only=True):
         self.closed |= other.closed
 
 
-class Changes:
+class SlotChangeWriter:
     """Writes changes of slots."""
 
     def __init__(self, context: Context, judge: Judge) -> None:
@@ -84,8 +79,8 @@ class Changes:
 
     # Members that leave
 
-    def _hold(self, locked: bool) -> AbstractAsyncContextManager[object]:
-        """Held around each write and the check before it; whoever holds the lock already says so."""
+    def _lock_write(self, locked: bool) -> AbstractAsyncContextManager[object]:
+        """Lock around each write and the check before it; ``locked``: the caller holds it."""
         return nullcontext() if locked else self._lock
 
     async def clean_up(self, result: CleanResult, *, locked: bool = False) -> int:
@@ -96,17 +91,17 @@ class Changes:
         deletions = {deletion.slot: deletion for deletion in result.deleted}
         removed = 0
         for name in (*result.changed, *deletions):
-            async with self._hold(locked):
+            async with self._lock_write(locked):
                 removed += await self._remove(name, drops.get(name, []), deletions.get(name))
         return removed
 
     async def _remove(self, name: str, drops: Sequence[Drop], deletion: Deletion | None) -> int:
         for _ in range(REREADS):
-            slot, view = self._object(name), self._cache.slots.get(name)
+            slot, view = self._find_reservation(name), self._cache.slots.get(name)
             if slot is None or view is None:
                 return 0
             try:
-                return await self._removed(slot, view, drops, deletion)
+                return await self._remove_members(slot, view, drops, deletion)
             except Conflict:
                 if not await self._reread(name):
                     return 0
@@ -122,10 +117,10 @@ class Changes:
         _log.warning("slot.kept_changing", slot=name, rereads=REREADS)
         return 0
 
-    async def _removed(
+    async def _remove_members(
         self, slot: Reservation, view: SlotView, drops: Sequence[Drop], deletion: Deletion | None
     ) -> int:
-        drops = [drop for drop in drops if self._still_leaves(drop)]
+        drops = [drop for drop in drops if self._has_to_leave(drop)]
         leaving = {drop.vm for drop in drops}
         left = {vm: host for vm, host in view.members.items() if vm not in leaving}
         if deletion is not None and not left and slot.status.consumer is None:
@@ -144,39 +139,41 @@ class Changes:
             self._reporter.slot_deleted(uid, deletion)
         return len(leaving)
 
-    def _still_leaves(self, drop: Drop) -> bool:
+    def _has_to_leave(self, drop: Drop) -> bool:
         """Whether the reason for a removal holds now."""
         cache, slot = self._cache, self._cache.slots[drop.slot]
         if drop.vm not in slot.members:
             return False
         if drop.rule or drop.cause is Cause.CLASH:
-            return any(cache.at_fault(member) for member in slot.members)
-        return departure(drop.vm, slot, cache.vms.get(drop.vm), active=drop.vm in cache.locations) is not None
+            return any(cache.is_faulty(member) for member in slot.members)
+        return find_departure(drop.vm, slot, cache.vms.get(drop.vm), active=drop.vm in cache.locations) is not None
 
     # VMs that are given slots
 
-    async def assign(self, actions: Sequence[Action], requests: Mapping[str, str], *, locked: bool = False) -> Outcome:
+    async def assign(
+        self, actions: Sequence[Action], requests: Mapping[str, str], *, locked: bool = False
+    ) -> ApplyOutcome:
         """Write in order. ``requests`` has the request id of each VM. Never raises for what the store refuses."""
         run = _Assignment(self, requests)
-        for together in _together(actions):
-            async with self._hold(locked):
+        for together in _batch_joins(actions):
+            async with self._lock_write(locked):
                 await run.do(together)
         return run.outcome
 
     # VMs that change slots
 
-    async def switch(self, actions: Sequence[Action], requests: Mapping[str, str]) -> Outcome:
+    async def switch(self, actions: Sequence[Action], requests: Mapping[str, str]) -> ApplyOutcome:
         """Let VMs join other slots and then leave their old ones, stage by stage, up to the first that is not allowed.
 
         While a VM is in both, its own slots may clash with each other, so a stage is checked with the old ones left.
         """
         run = _Assignment(self, requests, checked=True)
-        for stage in stages(actions):
+        for stage in split_stages(actions):
             async with self._lock:
                 if not run.is_allowed(stage):
                     _log.info("replan.stopped", vm=stage[0].vm)
                     break
-                for together in _together(stage):
+                for together in _batch_joins(stage):
                     await run.do(together)
                 if run.outcome.failed or run.outcome.left:
                     break
@@ -195,29 +192,29 @@ class Changes:
     def may_be_together(self, vm: str, slot: str) -> bool:
         """Whether rules and separation let the VM join the slot now, whatever its size and readiness."""
         index = self._cache.index
-        admissible = index.admissible(index.vm(vm)) & index.slot_bit(index.slot(slot))
-        return bool(index.separation.among(vm, admissible))
+        admissible = index.admissible_slots(index.vm_number(vm)) & index.slot_bit(index.slot_number(slot))
+        return bool(index.separation.allowed_slots(vm, admissible))
 
     def may_open(self, vm: VmView, action: Open) -> bool:
         """Whether the rules, separation and what is free let the VM have a new slot there now."""
         index = self._cache.index
         if not index.has_vm(vm.id) or not may_run_on(vm, action.host) or not index.may_open(vm.id, action.host):
             return False
-        free = self._free().of_host(action.host)
+        free = self._free().get_free(action.host)
         has_room = free is None or (free[0] >= action.cpu_milli and free[1] >= action.memory_bytes)
         return has_room and index.separation.allows(vm.id, action.host)
 
-    def _object(self, slot: str) -> Reservation | None:
+    def _find_reservation(self, slot: str) -> Reservation | None:
         return self._cache.informers.reservations.get(slot)
 
     async def _reread(self, name: str) -> bool:
         """Read a slot that changed meanwhile; whether it is still there."""
-        shown = self._object(name)
+        shown = self._find_reservation(name)
         try:
-            self._cache.note(await self._writer.fresh(name))
+            self._cache.note(await self._writer.read_fresh(name))
         except NotFound:
             if shown is not None:
-                self._cache.note_gone(shown.ref)
+                self._cache.note_deleted(shown.ref)
             return False
         except OutliveError as error:
             _log.warning("slot.not_read", slot=name, error=str(error))
@@ -228,10 +225,10 @@ class Changes:
 class _Assignment:
     """One list of actions."""
 
-    def __init__(self, changes: Changes, requests: Mapping[str, str], *, checked: bool = False) -> None:
+    def __init__(self, changes: SlotChangeWriter, requests: Mapping[str, str], *, checked: bool = False) -> None:
         """``checked``: whether the actions were found to be allowed together (``is_allowed``)."""
         self._checked = checked
-        self.outcome = Outcome()
+        self.outcome = ApplyOutcome()
         self._changes = changes
         self._cache = changes._cache
         self._writer = changes._writer
@@ -251,7 +248,11 @@ class _Assignment:
         with request_context(req=self._requests.get(first.vm, "")):
             match first:
                 case Fail():
-                    self._fail(first)
+                    if first.vm not in self._given_up and self._refused:
+                        self.outcome.left[first.vm] = self.outcome.left.get(first.vm, 0) + max(1, first.missing)
+                    elif first.vm not in self._given_up:
+                        self.outcome.failed += 1
+                        self.outcome.fails[first.vm] = first
                 case Join():
                     await self._join([action for action in actions if isinstance(action, Join)])
                 case Open():
@@ -265,13 +266,13 @@ class _Assignment:
         """Whether these may all be done: once the VMs have left what they leave, the rules hold for everybody, and
         nobody misses more than before."""
         cache, index = self._cache, self._cache.index
-        with index.trial():
-            missing = {action.vm: index.misses(action.vm) for action in actions if index.has_vm(action.vm)}
+        with index.begin_trial():
+            missing = {action.vm: index.count_missing(action.vm) for action in actions if index.has_vm(action.vm)}
             for action in actions:
                 if isinstance(action, Leave) and action.slot in cache.slots and action.vm in missing:
                     index.leave(action.vm, action.slot)
             for action in actions:
-                vm = self._still(action) if isinstance(action, Join | Open) else None
+                vm = self._find_unmoved(action) if isinstance(action, Join | Open) else None
                 if isinstance(action, Open):
                     if vm is None or not self._changes.may_open(vm, action):
                         return False
@@ -287,7 +288,7 @@ class _Assignment:
                     if not self._changes.may_be_together(vm.id, name):
                         return False
                     index.join(action.vm, name)
-            return all(index.misses(vm) <= before for vm, before in missing.items() if index.has_vm(vm))
+            return all(index.count_missing(vm) <= before for vm, before in missing.items() if index.has_vm(vm))
 
     def _leave(self, action: Join | Open) -> None:
         """Decide about this VM again."""
@@ -295,16 +296,7 @@ class _Assignment:
         if action.vm not in self._given_up:
             self.outcome.left[action.vm] = self.outcome.left.get(action.vm, 0) + 1
 
-    def _fail(self, fail: Fail) -> None:
-        if fail.vm in self._given_up:
-            return
-        if self._refused:
-            self.outcome.left[fail.vm] = self.outcome.left.get(fail.vm, 0) + max(1, fail.missing)
-            return
-        self.outcome.failed += 1
-        self.outcome.fails[fail.vm] = fail
-
-    def _still(self, action: Join | Open) -> VmView | None:
+    def _find_unmoved(self, action: Join | Open) -> VmView | None:
         """The VM, if it is where the decision saw it."""
         vm = self._cache.vms.get(action.vm)
         return vm if vm is not None and vm.host == action.vm_host and action.vm not in self._given_up else None
@@ -312,14 +304,14 @@ class _Assignment:
     async def _join(self, joins: Sequence[Join]) -> None:
         name = self._names.get(joins[0].slot, joins[0].slot)
         for _ in range(REREADS):
-            mine = self._allowed(joins, name)
+            mine = self._select_allowed(joins, name)
             for join in joins:
                 if join not in mine:
                     self._leave(join)
             joins = mine
             if not joins:
                 return
-            slot, view = self._changes._object(name), self._cache.slots[name]
+            slot, view = self._changes._find_reservation(name), self._cache.slots[name]
             assert slot is not None, "the cache shows it"
             try:
                 members = {**view.members, **{join.vm: join.vm_host for join in joins}}
@@ -329,23 +321,35 @@ class _Assignment:
                     break
                 continue
             except OutliveError as error:
-                self._spoil(joins, name, error)
+                # The attempt of the first is spent, the others are decided about again; the slot is closed for now.
+                first = joins[0]
+                self.outcome.failed += 1
+                self.outcome.closed.add(name)
+                self.outcome.fails[first.vm] = _store_failed(first.vm, f"joining slot {name}", error)
+                _log.warning("slot.not_joined", slot=name, vm=first.vm, error=str(error))
+                for join in joins[1:]:
+                    self._leave(join)
                 return
             for number, join in enumerate(joins, len(view.members) + 1):
                 with request_context(req=self._requests.get(join.vm, "")):
-                    self._joined(join, name, view, number)
+                    self.outcome.reused += 1
+                    self._joined_last[join.vm] = name
+                    self._reporter.slot_event(
+                        FailoverEvent.SLOT_REUSED, name, view.uid, vm=join.vm, host=view.host, members=number
+                    )
+                    _log.debug("slot.reused", slot=name, host=view.host, vm=join.vm, members=number)
             return
         for join in joins:
             self._leave(join)
 
-    def _allowed(self, joins: Sequence[Join], name: str) -> list[Join]:
+    def _select_allowed(self, joins: Sequence[Join], name: str) -> list[Join]:
         """Those that may join the slot as it is now, one beside the other."""
         if name not in self._cache.slots or name in self.outcome.closed:
             return []
         found: list[Join] = []
-        with self._cache.index.trial():
+        with self._cache.index.begin_trial():
             for join in joins:
-                vm = self._still(join)
+                vm = self._find_unmoved(join)
                 if vm is None or self._cache.slots[name].host != join.host:
                     continue
                 if (self._checked and serves(vm, self._cache.slots[name])) or self._changes.may_join(vm, name):
@@ -353,28 +357,10 @@ class _Assignment:
                     self._cache.index.join(vm.id, name)
         return found
 
-    def _joined(self, join: Join, name: str, view: SlotView, members: int) -> None:
-        self.outcome.reused += 1
-        self._joined_last[join.vm] = name
-        self._reporter.slot_event(
-            FailoverEvent.SLOT_REUSED, name, view.uid, vm=join.vm, host=view.host, members=members
-        )
-        _log.debug("slot.reused", slot=name, host=view.host, vm=join.vm, members=members)
-
-    def _spoil(self, joins: Sequence[Join], name: str, error: OutliveError) -> None:
-        """The attempt of the first is spent, the others are decided about again; nobody joins this slot for now."""
-        first = joins[0]
-        self.outcome.failed += 1
-        self.outcome.closed.add(name)
-        self.outcome.fails[first.vm] = _store_failed(first.vm, f"joining slot {name}", error)
-        _log.warning("slot.not_joined", slot=name, vm=first.vm, error=str(error))
-        for join in joins[1:]:
-            self._leave(join)
-
     async def _leave_slot(self, action: Leave) -> None:
         """Take a VM out of a slot that it has others instead of."""
         cache, name = self._cache, action.slot
-        slot, view = self._changes._object(name), cache.slots.get(name)
+        slot, view = self._changes._find_reservation(name), cache.slots.get(name)
         if slot is None or view is None or action.vm not in view.members:
             return
         if action.vm in self.outcome.left or action.vm in self.outcome.fails:
@@ -394,7 +380,7 @@ class _Assignment:
         self._reporter.slot_event(FailoverEvent.MEMBER_REPACKED, name, view.uid, vm=action.vm, to=to)
 
     async def _open(self, action: Open) -> None:
-        vm = self._still(action)
+        vm = self._find_unmoved(action)
         if vm is None or not (self._checked or self._changes.may_open(vm, action)):
             self._leave(action)
             return
@@ -417,7 +403,7 @@ class _Assignment:
         _log.debug("slot.created", slot=slot.name, host=action.host, vm=action.vm)
 
 
-def _together(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
+def _batch_joins(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
     """The actions in order; joins that follow each other into one slot are one write.
 
     Only those: were all who join one slot brought forward, a failure in between would leave everybody in that slot and

@@ -10,27 +10,51 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
-from outlive.base.batches import batches
-from outlive.base.clock import Clock
-from outlive.base.errors import Unavailable
+from outlive.base import Clock, Unavailable, split_batches
 from outlive.failover.calls import pins_projects
-from outlive.failover.fleet import Fleet
-from outlive.failover.hosts import failure_domains, host_view, names_on
+from outlive.failover.fleet import FleetIndex
 from outlive.failover.locations import Locations, OnHypervisors
-from outlive.failover.model import SlotView
-from outlive.failover.planner.cleanup import departure
+from outlive.failover.model import SlotView, failure_domains, host_view, names_on
+from outlive.failover.planner.cleanup import find_departure
 from outlive.failover.protection import Demands
-from outlive.failover.reconciler.informers import Informers
 from outlive.failover.rules import serves
-from outlive.failover.slots import UNKNOWN_HOST, as_it_stands, is_slot, slot_view
+from outlive.failover.slots import UNKNOWN_HOST, apply_closed_hosts, is_slot, slot_view
 from outlive.failover.topology import Topology, TopologyChoice, unit_of
-from outlive.placement.vms import VmView, vm_of_resource
-from outlive.resources import Hypervisor, ObjectRef, Reservation, Resource, VirtualMachine
-from outlive.resources.hosts import lost_places
-from outlive.resources.reasons.coverage import CoverageReason
-from outlive.runtime.informer import Informer
+from outlive.placement import VmView, vm_of_resource
+from outlive.resources import FlavorGroup, Hypervisor, ObjectRef, R, Reservation, Resource, VirtualMachine, lost_places
+from outlive.resources.reasons import CoverageReason
+from outlive.runtime import Informer
+
+STALE_S = 60.0
+"""A cache that has lost the store for longer than this is not acted on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Informers:
+    """The caches that failover reads; ``reservations`` must have the index ``HOST_INDEX``."""
+
+    hypervisors: Informer[Hypervisor]
+    reservations: Informer[Reservation]
+    groups: Informer[FlavorGroup]
+    vms: Informer[VirtualMachine]
+
+
+def check_current(informer: Informer[R]) -> None:
+    """``Unavailable`` while the informer has never been complete, or is too old to act on."""
+    if why := doubt_reason(informer):
+        raise Unavailable(why, remedy="check the connection to the store")
+
+
+def doubt_reason(informer: Informer[R]) -> str:
+    """Why what this cache shows is not to be acted on; empty where it is."""
+    if not informer.synced:
+        return f"{informer.name} have not been listed yet"
+    silent = informer.stalled_s()
+    return f"{informer.name} were last heard of {silent:.0f} s ago" if silent > STALE_S else ""
+
 
 VMS_AT_ONCE = 500
 VIEWS_AT_ONCE = 200
@@ -96,16 +120,18 @@ class FleetCache:
         """All of them."""
         """Hosts that take VMs of certain projects only."""
         self._domains: dict[str, dict[str, str]] = {}
-        self.index = Fleet(self.topology())
+        self.index = FleetIndex(self.build_topology())
 
     # Following
 
     async def wait_synced(self) -> None:
         """Return once all informers have been complete."""
-        for informer in self._followed():
+        for informer in self._followed_informers():
             await informer.wait_synced()
 
-    def _followed(self) -> tuple[Informer[Hypervisor] | Informer[Reservation] | Informer[VirtualMachine], ...]:
+    def _followed_informers(
+        self,
+    ) -> tuple[Informer[Hypervisor] | Informer[Reservation] | Informer[VirtualMachine], ...]:
         hosts, slots = self.informers.hypervisors, self.informers.reservations
         return (hosts, slots, self.informers.vms) if self.follow_vms else (hosts, slots)
 
@@ -114,18 +140,18 @@ class FleetCache:
         async with self._following:
             if self.active:
                 return
-            for informer in self._followed():
+            for informer in self._followed_informers():
                 if not informer.synced:
                     raise Unavailable(
                         f"{informer.name} have not been listed yet", remedy="wait until the store answers"
                     )
             informers = self.informers
             self._subscriptions = [
-                informers.hypervisors.subscribe(lambda old, new: self._seen(Hypervisor, old, new), replay=False),
-                informers.reservations.subscribe(lambda old, new: self._seen(Reservation, old, new), replay=False),
+                informers.hypervisors.subscribe(lambda old, new: self._on_change(Hypervisor, old, new), replay=False),
+                informers.reservations.subscribe(lambda old, new: self._on_change(Reservation, old, new), replay=False),
             ]
             if self.follow_vms:
-                see = informers.vms.subscribe(lambda old, new: self._seen(VirtualMachine, old, new), replay=False)
+                see = informers.vms.subscribe(lambda old, new: self._on_change(VirtualMachine, old, new), replay=False)
                 self._subscriptions.append(see)
             await self.rebuild()
             self.active = True
@@ -163,34 +189,34 @@ class FleetCache:
         informers, pause = self.informers, self._clock.sleep
         views: dict[str, VmView] = {} if known is None else dict(known)
         vms, hosts, slots = informers.vms.items(), informers.hypervisors.items(), informers.reservations.items()
-        for objects in batches(vms if known is None else (), VIEWS_AT_ONCE):
+        for objects in split_batches(vms if known is None else (), VIEWS_AT_ONCE):
             views.update((view.id, view) for vm in objects if (view := vm_of_resource(vm)) is not None)
             await pause(0)
         self._reset(views)
-        for some in batches(hosts, HOSTS_AT_ONCE):
+        for some in split_batches(hosts, HOSTS_AT_ONCE):
             for host in some:
                 self._put_domains(host.name, host)
                 self._put_pins(host.name, host)
                 self.locations.put_host(host_view(host), names_on(host))
             await pause(0)
-        self.index = Fleet(self.topology())
-        for ids in batches(views, VMS_AT_ONCE):
+        self.index = FleetIndex(self.build_topology())
+        for ids in split_batches(views, VMS_AT_ONCE):
             for vm_id in ids:
                 self._locate(vm_id)
             await pause(0)
-        for seen in batches(self.locations, VMS_AT_ONCE):
+        for seen in split_batches(self.locations, VMS_AT_ONCE):
             self.strangers.update(vm for vm in seen if vm not in self.vms)
             await pause(0)
-        for reservations in batches((slot for slot in slots if is_slot(slot)), SLOTS_AT_ONCE):
+        for reservations in split_batches((slot for slot in slots if is_slot(slot)), SLOTS_AT_ONCE):
             for slot in reservations:
-                self.slots[slot.name] = self.applied(slot_view(slot))
+                self.slots[slot.name] = self.apply_host_state(slot_view(slot))
             self.index.load(self.slots[slot.name] for slot in reservations)
             await pause(0)
-        for members in batches(list(self.index.names), VMS_AT_ONCE):
+        for members in split_batches(list(self.index.names), VMS_AT_ONCE):
             self.index.judge(members)
             await pause(0)
 
-    def _seen(self, kind: type[Resource], old: Resource | None, new: Resource | None) -> None:
+    def _on_change(self, kind: type[Resource], old: Resource | None, new: Resource | None) -> None:
         found = new or old
         if found is None:
             return
@@ -216,16 +242,16 @@ class FleetCache:
 
     def note(self, obj: Reservation, *, replaced: str | None = None) -> None:
         """An acknowledged write of ours."""
-        with self.unmarked():
+        with self.without_marking():
             self.informers.reservations.note(obj, replaced=replaced)
 
-    def note_gone(self, ref: ObjectRef) -> None:
+    def note_deleted(self, ref: ObjectRef) -> None:
         """An acknowledged deletion of ours."""
-        with self.unmarked():
-            self.informers.reservations.note_gone(ref)
+        with self.without_marking():
+            self.informers.reservations.note_deleted(ref)
 
     @contextmanager
-    def unmarked(self) -> Iterator[None]:
+    def without_marking(self) -> Iterator[None]:
         """What changes inside makes nobody dirty."""
         before, self._marking = self._marking, False
         try:
@@ -240,9 +266,13 @@ class FleetCache:
         if self._put_domains(name, host):
             domains = self._domains.get(name, {})
             self.index.relabel(name, unit_of(domains, self._choice.unit), domains)
-            self.mark(self.index.faulty())
+            self.mark(self.index.list_faulty())
         self._put_pins(name, host)
-        self._put_losses(name, lost_places(host) if host is not None else ())
+        losses = lost_places(host) if host is not None else ()
+        if losses != self._losing.get(name, ()):
+            self._losing[name] = losses
+            self.lost_places = tuple(sorted({place for some in self._losing.values() for place in some}))
+            self.revision += 1
         was_closed, was_there = self.locations.closed.get(name), name in self.locations.names
         listed = (
             self.locations.remove_host(name)
@@ -276,13 +306,6 @@ class FleetCache:
     def _put_pins(self, name: str, host: Hypervisor | None) -> None:
         (self._pinning.add if host is not None and pins_projects((host,)) else self._pinning.discard)(name)
 
-    def _put_losses(self, name: str, places: tuple[str, ...]) -> None:
-        if places == self._losing.get(name, ()):
-            return
-        self._losing[name] = places
-        self.lost_places = tuple(sorted({place for some in self._losing.values() for place in some}))
-        self.revision += 1
-
     @property
     def pins_projects(self) -> bool:
         """Whether any host takes VMs of certain projects only."""
@@ -299,39 +322,31 @@ class FleetCache:
     async def put_listing(self, views: Iterable[VmView], *, but: Collection[str] = ()) -> None:
         """The VM source has listed all its VMs; only differences count. Of ``but`` newer things are known.
 
-        Whoever asked for the listing looks at everybody himself, so nobody gets dirty by it.
+        The caller that asked for the listing looks at all VMs itself, so no VM gets dirty by it.
         """
         listed: set[str] = set()
-        for some in batches(views, VMS_AT_ONCE):
-            with self.unmarked():
+        for some in split_batches(views, VMS_AT_ONCE):
+            with self.without_marking():
                 for view in some:
                     listed.add(view.id)
                     known = self.known.get(view.id)
                     if known is not view and known != view and view.id not in but:
                         self.put_vm(view.id, view)
             await self._clock.sleep(0)
-        with self.unmarked():
+        with self.without_marking():
             for vm_id in sorted(self.known.keys() - listed):
                 if vm_id not in but:
                     self.put_vm(vm_id, None)
 
     def put_slot(self, name: str, slot: Reservation | None) -> None:
         """A reservation looks like this now, or is gone; those that are no slots are overlooked."""
-        if slot is not None and is_slot(slot):
-            self._put_view(name, self.applied(slot_view(slot)))
+        if slot is None or not is_slot(slot):
+            gone = self.slots.pop(name, None)
+            if gone is not None:
+                self.index.remove_slot(name)
+                self._on_left(gone.members)
             return
-        before = self.slots.pop(name, None)
-        if before is not None:
-            self.index.remove_slot(name)
-            self._left(before.members)
-
-    def applied(self, slot: SlotView) -> SlotView:
-        """The slot as it applies on its host."""
-        if slot.host and slot.host not in self.locations.names:
-            return as_it_stands(slot, {slot.host: UNKNOWN_HOST})
-        return as_it_stands(slot, self.locations.closed)
-
-    def _put_view(self, name: str, now: SlotView) -> None:
+        now = self.apply_host_state(slot_view(slot))
         before = self.slots.get(name)
         if before is None or before.members != now.members or before.ready != now.ready:
             self.revision += 1
@@ -343,25 +358,28 @@ class FleetCache:
             self.index.remove_slot(name)
             self.index.add_slot(now)
             self.mark(now.members)
-            self._left(before.members)
+            self._on_left(before.members)
         else:
-            self._change_slot(before, now)
+            if (before.ready is False) != (now.ready is False):
+                self.index.set_ready(name, now.ready is not False)
+                self.mark(now.members)
+            left = [vm for vm in before.members if vm not in now.members]
+            for vm in left:
+                self.index.leave(vm, name)
+            for vm, host in now.members.items():
+                if before.members.get(vm) != host:
+                    self.index.learn_vm(vm, host)
+                    self.index.join(vm, name)
+                    self.mark((vm,))
+            self._on_left(left)
 
-    def _change_slot(self, before: SlotView, now: SlotView) -> None:
-        if (before.ready is False) != (now.ready is False):
-            self.index.set_ready(now.name, now.ready is not False)
-            self.mark(now.members)
-        left = [vm for vm in before.members if vm not in now.members]
-        for vm in left:
-            self.index.leave(vm, now.name)
-        for vm, host in now.members.items():
-            if before.members.get(vm) != host:
-                self.index.learn_vm(vm, host)
-                self.index.join(vm, now.name)
-                self.mark((vm,))
-        self._left(left)
+    def apply_host_state(self, slot: SlotView) -> SlotView:
+        """The slot as it applies on its host."""
+        if slot.host and slot.host not in self.locations.names:
+            return apply_closed_hosts(slot, {slot.host: UNKNOWN_HOST})
+        return apply_closed_hosts(slot, self.locations.closed)
 
-    def _left(self, vms: Iterable[str]) -> None:
+    def _on_left(self, vms: Iterable[str]) -> None:
         """These left a slot: forget those that are nowhere."""
         for vm in vms:
             if vm not in self.vms and self.index.has_vm(vm) and not self.index.slots_of(vm):
@@ -371,8 +389,8 @@ class FleetCache:
     def _locate(self, vm_id: str) -> None:
         """Work out where the VM is, and let the index know."""
         before, known = self.vms.get(vm_id), self.known.get(vm_id)
-        now = self.locations.located(known)
-        why = self.locations.unplaced(known) if known is not None and now is None else None
+        now = self.locations.locate_vm(known)
+        why = self.locations.unplaced_reason(known) if known is not None and now is None else None
         if why is None:
             self.unplaced.pop(vm_id, None)
         else:
@@ -385,9 +403,9 @@ class FleetCache:
             self.unknown_levels.pop(vm_id, None)
         if now is not None:
             if now != before:
-                self.revision += before is None or _asks(before) != _asks(now)
+                self.revision += before is None or _demand_key(before) != _demand_key(now)
                 self.vms[vm_id] = now
-                required = self._demands.required(now)
+                required = self._demands.required_slots(now)
                 self.index.add_vm(now, required)
                 self.index.separation.put(now, required)
                 self.mark((vm_id,))
@@ -421,30 +439,30 @@ class FleetCache:
 
     # Questions
 
-    def topology(self, hosts: Iterable[str] | None = None) -> Topology:
+    def build_topology(self, hosts: Iterable[str] | None = None) -> Topology:
         """Units of failure and domains of these hosts, or of all."""
         named = self._domains.keys() if hosts is None else {*hosts} & self._domains.keys()
-        return self._choice.of_domains({name: self._domains[name] for name in sorted(named)})
+        return self._choice.topology_of_domains({name: self._domains[name] for name in sorted(named)})
 
-    def required(self, vm: VmView) -> int:
+    def required_slots(self, vm: VmView) -> int:
         """Slots that the VM needs."""
-        return self._demands.required(vm)
+        return self._demands.required_slots(vm)
 
-    def priority(self, vm: VmView) -> int:
+    def priority_of(self, vm: VmView) -> int:
         """Whose slots come first."""
-        return self._demands.priority(vm)
+        return self._demands.priority_of(vm)
 
-    def level(self, vm: VmView) -> str:
+    def level_of(self, vm: VmView) -> str:
         """The name of the VM's protection level; empty where it has none."""
-        return self._demands.of(vm).level
+        return self._demands.demand_of(vm).level
 
-    def lacking(self, vms: Iterable[str]) -> list[tuple[str, int, bool]]:
+    def find_lacking(self, vms: Iterable[str]) -> list[tuple[str, int, bool]]:
         """Those of these VMs that miss slots, how many, and whether they have none."""
         found: list[tuple[str, int, bool]] = []
         for vm in vms:
             view = self.vms.get(vm)
-            if view is not None and (misses := self.index.misses(vm)):
-                found.append((vm, misses, misses >= self.required(view)))
+            if view is not None and (misses := self.index.count_missing(vm)):
+                found.append((vm, misses, misses >= self.required_slots(view)))
         return found
 
     def on_lost_hosts(self) -> list[str]:
@@ -452,8 +470,8 @@ class FleetCache:
         return [
             vm
             for host in sorted(self.locations.lost)
-            for vm in sorted(self.locations.on(host))
-            if (view := self.vms.get(vm)) is not None and view.host == host and self.required(view) > 0
+            for vm in sorted(self.locations.vms_on(host))
+            if (view := self.vms.get(vm)) is not None and view.host == host and self.required_slots(view) > 0
         ]
 
     def slots_of(self, vms: Iterable[str]) -> list[SlotView]:
@@ -461,7 +479,7 @@ class FleetCache:
         names = {name for vm in vms if self.index.has_vm(vm) for name in self.index.slots_of(vm)}
         return [self.slots[name] for name in sorted(names)]
 
-    def counting(self, vm: VmView) -> tuple[list[str], list[SlotView]]:
+    def split_by_counting(self, vm: VmView) -> tuple[list[str], list[SlotView]]:
         """Names of the slots that count for a located VM, and the slots that list it and do not, by name."""
         found: tuple[list[str], list[SlotView]] = ([], [])
         for slot in self.slots_of([vm.id]):
@@ -475,24 +493,24 @@ class FleetCache:
         """Whether the VM gives reason to leave a slot: as it is gone, has outgrown it, or is out of protection."""
         vm, active = self.vms.get(vm_id), vm_id in self.locations
         slots = self.index.slots_of(vm_id) if self.index.has_vm(vm_id) else ()
-        return any(departure(vm_id, self.slots[name], vm, active=active) is not None for name in slots)
+        return any(find_departure(vm_id, self.slots[name], vm, active=active) is not None for name in slots)
 
-    def at_fault(self, vm_id: str) -> bool:
+    def is_faulty(self, vm_id: str) -> bool:
         """Whether a rule does not hold for the VM."""
         return self.index.has_vm(vm_id) and not self.index.holds_for(vm_id)
 
-    def misplaced(self, vm_id: str) -> bool:
+    def is_misplaced(self, vm_id: str) -> bool:
         """Whether some membership of the VM has to be judged before it is given anything."""
-        return self.departs(vm_id) or (self.at_fault(vm_id) and vm_id in self.vms)
+        return self.departs(vm_id) or (self.is_faulty(vm_id) and vm_id in self.vms)
 
-    async def disagreements(self) -> OnHypervisors:
+    async def find_disagreements(self) -> OnHypervisors:
         """What the VM source and the hosts disagree about, added up in batches."""
         names = [(list(self.known), ()), ((), list(self.locations))]
         parts: list[OnHypervisors] = []
         for listed, reported in names:
-            for some in batches(listed or reported, VMS_AT_ONCE):
+            for some in split_batches(listed or reported, VMS_AT_ONCE):
                 about = {"listed": some, "reported": ()} if listed else {"listed": (), "reported": some}
-                parts.append(self.locations.merged(self.known, self.vms, **about))
+                parts.append(self.locations.merge(self.known, self.vms, **about))
                 await self._clock.sleep(0)
         return OnHypervisors(
             duplicates=tuple(one for part in parts for one in part.duplicates),
@@ -504,11 +522,7 @@ class FleetCache:
         )
 
 
-def _asks(vm: VmView) -> tuple[object, ...]:
-    """What slots for the VM depend on."""
+def _demand_key(vm: VmView) -> tuple[object, ...]:
     place = (vm.host, vm.zone, vm.project, vm.flavor, vm.cpu_milli, vm.memory_bytes, vm.also_needs, vm.host_limit)
-    return (*place, vm.extra_specs, vm.os_type, *_wishes(vm), vm.level, vm.priority, vm.unprotected, vm.deleting)
-
-
-def _wishes(vm: VmView) -> tuple[object, ...]:
-    return (vm.server_group, vm.group_policy, vm.affinity, vm.preferred)
+    placement = (vm.server_group, vm.group_policy, vm.affinity, vm.preferred)
+    return (*place, vm.extra_specs, vm.os_type, *placement, vm.level, vm.priority, vm.unprotected, vm.deleting)

@@ -4,7 +4,7 @@ Events mark VMs as dirty, and within a second a pass cleans up what they give re
 miss. The periodic tick looks at everybody: it cleans up under the mass-removal brake, serves those that miss slots in
 the order of service, repacks, and reports coverage and metrics. What takes long is computed in a child process and
 comes back as a list of changes, which are checked again on the living index and written like any other
-(docs/reference/failover-operation.md#cycle, #upkeep). A tick or pass that is cut off after any write leaves a state
+(docs/design/failover.md#cycle, #upkeep). A tick or pass that is cut off after any write leaves a state
 that the next one completes.
 """
 
@@ -17,26 +17,19 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.batches import batches
-from outlive.base.clock import Clock
-from outlive.base.logging import get_logger, new_global_request_id, request_context
+from outlive.base import Clock, get_logger, new_global_request_id, request_context, split_batches
 from outlive.failover.config import FailoverConfig
 from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Claim, Fail
-from outlive.failover.planner.cleanup import CleanResult, departure
+from outlive.failover.planner.cleanup import CleanResult, find_departure
 from outlive.failover.planner.selection import service_rank
-from outlive.failover.reconciler.apply import Changes, Outcome
-from outlive.failover.reconciler.assignment import Assigner
-from outlive.failover.reconciler.comparison import Comparison
-from outlive.failover.reconciler.context import Context
-from outlive.failover.reconciler.coverage import CoverageWriter
-from outlive.failover.reconciler.decider import ASSIGN, CLEAN, LEAVE, SELECT, Aborted
-from outlive.failover.reconciler.fleet_plan import FleetPlanner
-from outlive.failover.reconciler.inputs import Inputs, Terms
-from outlive.failover.reconciler.report import CoverageReport
-from outlive.failover.reconciler.sources import Sources
+from outlive.failover.reconciler.apply import ApplyOutcome, SlotChangeWriter
+from outlive.failover.reconciler.context import ASSIGN, CLEAN, LEAVE, SELECT, Aborted, Context
+from outlive.failover.reconciler.coverage import CoverageReport, CoverageWriter
+from outlive.failover.reconciler.inputs import CacheComparison, Inputs, Sources, Terms
+from outlive.failover.reconciler.plans import Assigner, FleetPlanner
 from outlive.failover.report.forecast import Forecast, Pass
-from outlive.failover.report.reporter import Reporter, Summary
+from outlive.failover.report.reporter import CycleSummary, Reporter
 
 REQUEST_PREFIX: Final = "failover"
 """Begins the global request ids of ticks and passes."""
@@ -71,12 +64,12 @@ class Reconciler:
         self._context = context
         self._config = context.config
         self._cache = context.cache
-        self._comparison = Comparison(context.cache, context.clock)
+        self._comparison = CacheComparison(context.cache, context.clock)
         self._budget = context.budget
         self._lock = context.lock
         self._inputs = Inputs(context)
         self.sources = Sources(context)
-        self._changes = Changes(context, self._judge)
+        self._changes = SlotChangeWriter(context, self._judge)
         self._assigner = Assigner(self._cache, context.decider)
         self._report = CoverageReport(context)
         self._fleet_plan = FleetPlanner(context, self._inputs, self._changes, self._report)
@@ -93,24 +86,21 @@ class Reconciler:
 
     async def run_events(self) -> None:
         """Follow the caches and react until cancelled. What changed before is left to the tick."""
+        coverage = self._context.coverage
         await self._cache.wait_synced()
         self._cache.take_dirty()
         self._rest()
         await self._cache.follow()
         while True:
-            await self._woken()
+            # Until something changed, or it is time to report again what is not reported in the store.
+            while not self._wake.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(REPEAT_S):
+                        await self._wake.wait()
+                if coverage.unreported or coverage.outdated:
+                    break
             await self._context.clock.sleep(GATHER_S)
             await self.react()
-
-    async def _woken(self) -> None:
-        """Return when something changed, or when it is time to report again what is not reported in the store."""
-        coverage = self._context.coverage
-        while not self._wake.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REPEAT_S):
-                    await self._wake.wait()
-            if coverage.unreported or coverage.outdated:
-                return
 
     def _notify(self) -> None:
         if not self._context.settings.events_react:
@@ -130,56 +120,56 @@ class Reconciler:
         context, cache = self._context, self._cache
         since = self._since
         self._rest()
-        more = await self.sources.look_up_strangers()
+        more = await self.sources.find_strangers()
         dirty = cache.take_dirty()
         if len(dirty) > PASS_VMS:
-            lacking = {vm for vm in dirty if vm in cache.vms and cache.index.misses(vm)}
-            dirty = [*sorted(lacking, key=self._rank), *(vm for vm in dirty if vm not in lacking)]
+            lacking = {vm for vm in dirty if vm in cache.vms and cache.index.count_missing(vm)}
+            dirty = [*sorted(lacking, key=self._service_order), *(vm for vm in dirty if vm not in lacking)]
         cache.mark(dirty[PASS_VMS:])
-        context.forecast.in_turn(dirty, cache.lacking)
+        context.forecast.set_waiting(dirty, cache.find_lacking)
         began = context.clock.monotonic()
         with request_context(greq=new_global_request_id(context.ids, REQUEST_PREFIX), req=""):
-            gave = await self._pass(dirty[:PASS_VMS])
-        context.forecast.away(cache.on_lost_hosts())
+            gave = await self._run_pass(dirty[:PASS_VMS])
+        context.forecast.set_restarting(cache.on_lost_hosts())
         if len(dirty) <= PASS_VMS or gave is None:
-            context.forecast.in_turn((), cache.lacking)
+            context.forecast.set_waiting((), cache.find_lacking)
         if gave is None:
             context.forecast.expect_cycle(QUIET_S)
         else:
-            context.forecast.passed(gave, context.clock.monotonic() - began, GATHER_S)
+            context.forecast.record_pass(gave, context.clock.monotonic() - began, GATHER_S)
         if since is not None:
-            context.reporter.reacted(context.clock.monotonic() - since)
+            context.reporter.report_reaction(context.clock.monotonic() - since)
         if cache.dirty or more:
             self._notify()
 
-    async def _pass(self, vms: Sequence[str]) -> int | None:
+    async def _run_pass(self, vms: Sequence[str]) -> int | None:
         """Clean up, give and report for these VMs; how many slots that gave, ``None`` where a tick is to give them."""
         cache = self._cache
         concerned = dict.fromkeys(vms)
         async with self._lock:
             concerned.update(dict.fromkeys(await self._clean_up(vms)))
             await self._report.retract(concerned)
-        before = sum(slots for _, slots, _ in cache.lacking(concerned))
-        bare = self._is_bare(len(cache.index.missing()))
+        before = sum(slots for _, slots, _ in cache.find_lacking(concerned))
+        bare = self._is_bare(len(cache.index.missing_slots()))
         if bare:
             self._soon.set()
-            outcome = Outcome()
+            outcome = ApplyOutcome()
         else:
             outcome = await self._give([vm for vm in concerned if self._may_be_given(vm)])
-        gave = max(0, before - sum(slots for _, slots, _ in cache.lacking(concerned)))
+        gave = max(0, before - sum(slots for _, slots, _ in cache.find_lacking(concerned)))
         cache.mark(sorted(outcome.left))
         async with self._lock:
             await self._report.report(concerned, again=REPEATED)
         return None if bare else gave
 
-    def _rank(self, vm_id: str) -> tuple[int, int, int, str]:
+    def _service_order(self, vm_id: str) -> tuple[int, int, int, str]:
         """Sorts located VMs that miss slots in the order of service between ticks: the most exposed first, then by
         priority, memory and id. After a failure a VM without any slot is worth more than a second slot for somebody
         else, whatever their priorities; a tick looks at priority first, because it also looks at who is to be refused.
         """
         vm = self._cache.vms[vm_id]
-        present = self._cache.required(vm) - self._cache.index.misses(vm_id)
-        priority, exposed, memory, last = service_rank(vm, priority=self._cache.priority(vm), present=present)
+        present = self._cache.required_slots(vm) - self._cache.index.count_missing(vm_id)
+        priority, exposed, memory, last = service_rank(vm, priority=self._cache.priority_of(vm), present=present)
         return (exposed, priority, memory, last)
 
     def _may_be_given(self, vm: str) -> bool:
@@ -187,12 +177,12 @@ class Reconciler:
         cache = self._cache
         return (
             vm in cache.vms
-            and cache.index.misses(vm) > 0
-            and not cache.misplaced(vm)
+            and cache.index.count_missing(vm) > 0
+            and not cache.is_misplaced(vm)
             and cache.vms[vm].host not in cache.locations.lost
         )
 
-    async def exchange(self, actions: Sequence[Action]) -> Outcome:
+    async def exchange(self, actions: Sequence[Action]) -> ApplyOutcome:
         """Let VMs join or open slots and then leave others, stage by stage, up to the first that is not allowed now."""
         with request_context(greq=new_global_request_id(self._context.ids, REQUEST_PREFIX), req=""):
             return await self._changes.switch(actions, {})
@@ -203,14 +193,14 @@ class Reconciler:
         """Take memberships out that changes broke; the VMs that lost one.
 
         First those that end by themselves, which mends nearly everything; then, where a rule is broken all the same,
-        what a clean-up says about the slots of whoever is at fault. No other slot bears on that.
+        what a clean-up says about the slots of the VMs at fault. No other slot bears on that.
         """
         cache = self._cache
         departing = sorted(vm for vm in vms if cache.departs(vm))
         lost: list[str] = []
         if departing:
-            lost += await self._leave(self._context.decider.decide_now(LEAVE, self._inputs.leave(departing)))
-        faulty = cache.index.faulty()
+            lost += await self._leave(self._context.decider.decide_now(LEAVE, self._inputs.build_leave(departing)))
+        faulty = cache.index.list_faulty()
         if any(vm in cache.vms for vm in faulty):
             lost += await self._leave(await self._judge(cache.slots_of(faulty)))
         return lost
@@ -221,7 +211,7 @@ class Reconciler:
             return []
         if result.dropped and not self._budget.take(len(result.dropped)):
             _log.error("removals.braked", would_drop=len(result.dropped))
-            self._context.reporter.held_back("a reaction", len(result.dropped), self._budget.memberships)
+            self._context.reporter.report_held_back("a reaction", len(result.dropped), self._budget.memberships)
             return []
         removed = await self._changes.clean_up(result, locked=True)
         self._budget.give_back(max(0, len(result.dropped) - removed))
@@ -229,14 +219,14 @@ class Reconciler:
 
     async def _judge(self, slots: Sequence[SlotView]) -> CleanResult:
         """What leaves these slots, which are all slots of their members at fault; without the brake."""
-        return await self._context.decider.decide(CLEAN, self._inputs.clean(slots))
+        return await self._context.decider.decide(CLEAN, self._inputs.build_clean(slots))
 
-    async def _suspects(self) -> tuple[list[SlotView], int]:
+    async def _find_suspects(self) -> tuple[list[SlotView], int]:
         """The slots that a clean-up has to look at, and how many memberships there are."""
         cache, found, memberships = self._cache, set[str](), 0
         recorded: dict[str, str] = {}
         torn: set[str] = set()
-        for slots in batches(list(cache.slots.values()), SCANNED):
+        for slots in split_batches(list(cache.slots.values()), SCANNED):
             for slot in slots:
                 memberships += len(slot.members)
                 if not slot.members:
@@ -246,19 +236,19 @@ class Reconciler:
                     # Of unlisted VMs the last record counts as their location, so that all have to be seen together.
                     if view is None and recorded.setdefault(vm, host) != host:
                         torn.add(vm)
-                    if departure(vm, slot, view, active=vm in cache.locations) is not None:
+                    if find_departure(vm, slot, view, active=vm in cache.locations) is not None:
                         found.add(slot.name)
             await self._context.clock.sleep(0)
-        for vm in (*cache.index.faulty(), *torn):
+        for vm in (*cache.index.list_faulty(), *torn):
             if cache.index.has_vm(vm):
                 found.update(cache.index.slots_of(vm))
         return [cache.slots[name] for name in sorted(found) if name in cache.slots], memberships
 
     async def _clean_all(self) -> tuple[CleanResult, int]:
         """The clean-up of a tick; what it decided, and how many slots are left."""
-        suspects, memberships = await self._suspects()
+        suspects, memberships = await self._find_suspects()
         self._budget.refill(memberships)
-        result = await self._context.decider.decide(CLEAN, self._inputs.clean(suspects, memberships=memberships))
+        result = await self._context.decider.decide(CLEAN, self._inputs.build_clean(suspects, memberships=memberships))
         self._context.reporter.brake(result.brake)
         if result.brake is not None:
             _log.error("tick.braked", would_drop=result.brake.would_drop, memberships=memberships)
@@ -267,14 +257,14 @@ class Reconciler:
 
     # Giving slots
 
-    async def _give(self, vms: Sequence[str], *, in_order: bool = False, limit_new: bool = False) -> Outcome:
+    async def _give(self, vms: Sequence[str], *, in_order: bool = False, limit_new: bool = False) -> ApplyOutcome:
         """Give these VMs what they miss, and decide again where the fleet turned out to be another.
 
         ``in_order``: they are in the order of service of a tick. ``limit_new``: at most one new slot a host.
         """
-        total = Outcome()
-        requests = {vm: self._context.ids.uuid() for vm in vms}
-        waiting = list(vms) if in_order else sorted(vms, key=self._rank)
+        total = ApplyOutcome()
+        requests = {vm: self._context.ids.new_uuid() for vm in vms}
+        waiting = list(vms) if in_order else sorted(vms, key=self._service_order)
         for _ in range(ROUNDS):
             if not waiting:
                 break
@@ -290,13 +280,13 @@ class Reconciler:
         return total
 
     async def _give_once(
-        self, vms: Sequence[str], requests: Mapping[str, str], so_far: Outcome, *, scarce: bool, limit_new: bool
-    ) -> Outcome:
+        self, vms: Sequence[str], requests: Mapping[str, str], so_far: ApplyOutcome, *, scarce: bool, limit_new: bool
+    ) -> ApplyOutcome:
         context = self._context
-        missing = self._inputs.claims(vms)
-        offers = await self._inputs.offers(missing, requests)
+        missing = self._inputs.build_claims(vms)
+        offers = await self._inputs.ask_placement(missing, requests)
         async with self._lock:
-            missing = [one for one in missing if self._unchanged(one)]
+            missing = [one for one in missing if self._is_unchanged(one)]
             terms = Terms(
                 offers,
                 context.free(),
@@ -308,14 +298,14 @@ class Reconciler:
                 actions = self._assigner.assign(missing, terms)
                 if not scarce or not any(isinstance(action, Fail) for action in actions):
                     return await self._changes.assign(actions, requests, locked=True)
-        answer = await self._context.decider.decide(ASSIGN, self._inputs.assign(missing, terms))
+        answer = await self._context.decider.decide(ASSIGN, self._inputs.build_assign(missing, terms))
         return await self._changes.assign(answer.actions, requests)
 
-    def _unchanged(self, missing: Claim) -> bool:
+    def _is_unchanged(self, missing: Claim) -> bool:
         """Whether the VM misses the same still, after placement was asked; others come up again by themselves."""
         cache, vm = self._cache, missing.vm.id
-        unchanged = cache.vms.get(vm) == missing.vm and cache.index.misses(vm) == missing.need.needed
-        return unchanged and not cache.misplaced(vm)
+        unchanged = cache.vms.get(vm) == missing.vm and cache.index.count_missing(vm) == missing.need.needed
+        return unchanged and not cache.is_misplaced(vm)
 
     # The tick
 
@@ -324,20 +314,17 @@ class Reconciler:
         await self._context.clock.sleep(self._config.short_reconcile_interval_s)
         pause_s = await self.tick(first=True)
         while True:
-            await self._rest_or_soon(pause_s)
+            self._soon.clear()
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._soon.wait()
+            except TimeoutError:
+                pass
+            else:  # most of the fleet misses slots: wait until their number is quiet
+                missing = -1
+                while missing != (missing := len(self._cache.index.missing_slots())):
+                    await self._context.clock.sleep(QUIET_S)
             pause_s = await self.tick()
-
-    async def _rest_or_soon(self, pause_s: float) -> None:
-        """Wait out the pause, or until most of the fleet misses slots and their number is quiet."""
-        self._soon.clear()
-        try:
-            async with asyncio.timeout(pause_s):
-                await self._soon.wait()
-        except TimeoutError:
-            return
-        missing = -1
-        while missing != (missing := len(self._cache.index.missing())):
-            await self._context.clock.sleep(QUIET_S)
 
     async def tick(self, *, first: bool = False) -> float:
         """Look at everybody; seconds to wait for the next tick. What others refuse is never raised.
@@ -356,16 +343,16 @@ class Reconciler:
                 return self._config.reconcile_interval_s
             took_s = context.clock.monotonic() - started
             context.reporter.cycle_done(summary, took_s)
-            context.forecast.cycled(summary.reused + summary.created, took_s, summary.next_pause_s)
+            context.forecast.record_cycle(summary.reused + summary.created, took_s, summary.next_pause_s)
             _log.debug("cycle.done", cycle=self._tick, **msgspec.to_builtins(summary))
         return summary.next_pause_s
 
-    async def _tick_once(self, *, first: bool) -> Summary:
+    async def _tick_once(self, *, first: bool) -> CycleSummary:
         context, cache = self._context, self._cache
         self._closed.clear()
         await self.sources.observe()
-        differences = await self._comparison.differences()
-        context.reporter.audited(differences)
+        differences = await self._comparison.find_differences()
+        context.reporter.report_audit(differences)
         if differences:
             _log.error("cache.diverged", differences=differences[:20], count=len(differences))
             async with self._lock:
@@ -373,7 +360,7 @@ class Reconciler:
         await self.sources.report()
         cleaned, slots_kept = await self._clean_all()
         draw = context.random.random()
-        chosen = await self._context.decider.decide(SELECT, self._inputs.select(cycle=self._tick, draw=draw))
+        chosen = await self._context.decider.decide(SELECT, self._inputs.build_select(cycle=self._tick, draw=draw))
         bare = first and not self._cache.slots and bool(chosen.missing)
         if not chosen.missing:
             self._fleet_plan.attempts.forget()
@@ -384,9 +371,9 @@ class Reconciler:
             vms = [one.vm for one in chosen.selected if self._may_be_given(one.vm)]
             outcome = await self._give(vms, in_order=True, limit_new=limit_new)
             if self._fleet_plan.may_help(self._tick, outcome):
-                planned = await self._fleet_plan.plan(self._tick, set(cache.index.missing()) & cache.vms.keys())
+                planned = await self._fleet_plan.plan(self._tick, set(cache.index.missing_slots()) & cache.vms.keys())
                 outcome.reused, outcome.created = outcome.reused + planned.reused, outcome.created + planned.created
-        summary = Summary(
+        summary = CycleSummary(
             total_vms=len(cache.vms) + len(cache.unplaced),
             total_slots=slots_kept + outcome.created,
             missing=len(chosen.missing),
@@ -402,9 +389,9 @@ class Reconciler:
         )
         if not chosen.missing and not summary.braked:
             await self._fleet_plan.repack(self._tick)
-        await self._report.everybody(braked=summary.braked)
+        await self._report.report_all(braked=summary.braked)
         self._budget.hold(summary.braked)
-        context.forecast.away(cache.on_lost_hosts())
+        context.forecast.set_restarting(cache.on_lost_hosts())
         if cache.strangers:
             self._notify()
         return msgspec.structs.replace(summary, next_pause_s=next_pause_s(summary, self._config))
@@ -413,11 +400,11 @@ class Reconciler:
         """Whether most VMs that need slots miss some, and they are too many for a few ticks."""
         if missing <= max(PASS_VMS, BARE_TICKS * max(0, self._config.max_vms_to_process)):
             return False
-        needing = sum(self._cache.required(vm) > 0 for vm in self._cache.vms.values())
+        needing = sum(self._cache.required_slots(vm) > 0 for vm in self._cache.vms.values())
         return missing > BARE_SHARE * needing
 
 
-def next_pause_s(summary: Summary, config: FailoverConfig) -> float:
+def next_pause_s(summary: CycleSummary, config: FailoverConfig) -> float:
     """Seconds until the next tick: the short pause while catching up goes well, else the normal one."""
     enough = summary.reused + summary.created >= (config.min_success_for_short_interval or 0)
     went_well = enough and summary.failed <= (config.max_failures_for_short_interval or 0)
@@ -438,6 +425,6 @@ def usual_forecast(clock: Clock, config: FailoverConfig, reporter: Reporter, cov
             pause_s=config.short_reconcile_interval_s or config.reconcile_interval_s,
         ),
     )
-    reporter.watch_forecast(forecast.now)
+    reporter.watch_forecast(forecast.current_forecast)
     coverage.listener = forecast
     return forecast

@@ -3,7 +3,7 @@
 After a failure many VMs miss slots at once, and an operator wants to know until when the next failure would hurt. What
 is missing falls into four parts: what is given as soon as it is its turn; what a cycle has to give; VMs that first have
 to be restarted elsewhere; and what nothing gives as things are. The last makes the answer *never*, with what would
-help. For the others the last passes give the pace (docs/reference/failover-analysis.md#full-protection).
+help. For the others the last passes give the pace (docs/design/failover.md#full-protection).
 
 It is a forecast and promises nothing: another failure, slower writes or a change of the hosts make it wrong.
 """
@@ -18,9 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.duration import format_duration
-from outlive.base.phrases import count_of, listing
+from outlive.base import Clock, as_datetime, count_of, format_duration, join_parts
 from outlive.resources import CoverageStatus
 from outlive.resources.reasons import AllocationFault, CoverageReason
 
@@ -120,14 +118,14 @@ class FullProtection(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         if self.outlook is Outlook.FULL:
             return "every VM has the slots that it needs"
         missing = f"{count_of(self.vms, 'VM')} without full protection, {self.exposed} of them without any"
-        rest = f"; the others in about {format_duration(_rounded(self.rest_s))}" if self.rest_s else ""
+        rest = f"; the others in about {format_duration(_round_duration(self.rest_s))}" if self.rest_s else ""
         match self.outlook:
             case Outlook.UNDER_WAY:
-                return f"in about {format_duration(_rounded(self.eta_s))}: {missing}"
+                return f"in about {format_duration(_round_duration(self.eta_s))}: {missing}"
             case Outlook.NEVER:
-                return f"never as things are, because of {_reasons(self.because)}{rest}: {missing}"
+                return f"never as things are, because of {_render_reasons(self.because)}{rest}: {missing}"
             case _:
-                return f"nobody knows when, because of {_reasons(self.because)}{rest}: {missing}"
+                return f"nobody knows when, because of {_render_reasons(self.because)}{rest}: {missing}"
 
 
 def full_protection(given: ProtectionInput) -> FullProtection:
@@ -139,7 +137,7 @@ def full_protection(given: ProtectionInput) -> FullProtection:
     if given.away and given.away_s > OVERDUE_S:
         remedy = "`outlive status` tells which VMs wait for what"
         waiting.append(Lack(reason="not-restarted", vms=given.away, slots=0, exposed=given.away, remedy=remedy))
-    parts = [_in_turn(given), _by_cycles(given, own), _after_landing(given)]
+    parts = [_estimate_turn(given), _estimate_cycles(given, own), _estimate_landing(given)]
     if parts[1] is None:
         waiting += own
     known = [part for part in parts if part is not None]
@@ -163,35 +161,35 @@ def full_protection(given: ProtectionInput) -> FullProtection:
     )
 
 
-def _in_turn(given: ProtectionInput) -> float | None:
+def _estimate_turn(given: ProtectionInput) -> float | None:
     if given.turn is None:
         return 0.0
     like = given.passes or (given.usual_pass,)
-    lasting = _lasting(given.turn.slots, like)
+    lasting = _estimate_duration(given.turn.slots, like)
     return None if lasting is None else lasting - min(given.turn_s, sum(one.took_s for one in like) / len(like))
 
 
-def _by_cycles(given: ProtectionInput, lacks: Sequence[Lack]) -> float | None:
+def _estimate_cycles(given: ProtectionInput, lacks: Sequence[Lack]) -> float | None:
     """Until cycles have given all these; ``None`` where the last ones gave nothing."""
     slots = sum(one.slots for one in lacks)
     if not slots:
         return 0.0
-    lasting = _lasting(slots, given.cycles or (given.usual_cycle,))
+    lasting = _estimate_duration(slots, given.cycles or (given.usual_cycle,))
     return None if lasting is None else given.next_cycle_s + lasting
 
 
-def _after_landing(given: ProtectionInput) -> float | None:
+def _estimate_landing(given: ProtectionInput) -> float | None:
     """Until those that are away are restarted, which may be late already, and have their slots."""
     if not given.away:
         return 0.0
     if given.away_s > OVERDUE_S:
         return 0.0
     landed = max(0.0, given.restart_s - given.away_s)
-    then = _lasting(given.away, given.passes or (given.usual_pass,))
+    then = _estimate_duration(given.away, given.passes or (given.usual_pass,))
     return landed + (then if then is not None else given.next_cycle_s)
 
 
-def _lasting(slots: int, like: Sequence[Pass]) -> float | None:
+def _estimate_duration(slots: int, like: Sequence[Pass]) -> float | None:
     """How long passes like these take to give so many slots, without the pause after the last; ``None``: for ever."""
     gave, count = sum(one.gave for one in like), len(like)
     if not gave:
@@ -202,13 +200,13 @@ def _lasting(slots: int, like: Sequence[Pass]) -> float | None:
     return passes * took_s + (passes - 1) * pause_s
 
 
-def _rounded(seconds: float | None) -> float:
+def _round_duration(seconds: float | None) -> float:
     """Two digits at most, whole seconds: more would pretend to be known."""
     whole = max(1, math.ceil(seconds or 0.0))
     return float(whole if whole < 100 else round(whole, 1 - len(str(whole)) + 1))
 
 
-def _reasons(because: Sequence[Lack]) -> str:
+def _render_reasons(because: Sequence[Lack]) -> str:
     if not because:
         return "passes that gave nothing"
     shown = [
@@ -216,7 +214,7 @@ def _reasons(because: Sequence[Lack]) -> str:
         for one in because[:REASONS_SHOWN]
     ]
     more = len(because) - REASONS_SHOWN
-    return listing([*shown, *([f"{more} more reasons"] if more > 0 else [])])
+    return join_parts([*shown, *([f"{more} more reasons"] if more > 0 else [])])
 
 
 PASSES_KEPT = 5
@@ -245,7 +243,6 @@ class _Sums:
         self._remedies: dict[str, str] = {}
 
     def put(self, vm: str, missing: _Missing | None, remedy: str = "") -> None:
-        """The VM misses this now, or nothing."""
         before = self._of.pop(vm, None)
         if before is not None:
             self._counts[before] -= 1
@@ -255,7 +252,7 @@ class _Sums:
             if remedy:
                 self._remedies[missing.reason] = remedy
 
-    def lacks(self, *, in_turn: bool, but: Iterable[str] = ()) -> tuple[Lack, ...]:
+    def list_lacks(self, *, in_turn: bool, but: Iterable[str] = ()) -> tuple[Lack, ...]:
         """By reason, without the VMs ``but``."""
         left = self._counts - Counter(self._of[vm] for vm in but if vm in self._of)
         sums: dict[str, Counter[str]] = {}
@@ -328,7 +325,7 @@ class Forecast:
 
     # What passes find
 
-    def published(self, statuses: Mapping[str, CoverageStatus], gone: Collection[str] = ()) -> None:
+    def record_statuses(self, statuses: Mapping[str, CoverageStatus], gone: Collection[str] = ()) -> None:
         """This is true of these VMs now; ``gone`` are not there any more."""
         for vm in gone:
             self._sums.put(vm, None)
@@ -342,7 +339,9 @@ class Forecast:
                 missing = missing._replace(reason=CoverageReason.WAITING, in_turn=True)
             self._sums.put(vm, missing, status.remedy)
 
-    def in_turn(self, waiting: Sequence[str], missing: Callable[[Iterable[str]], list[tuple[str, int, bool]]]) -> None:
+    def set_waiting(
+        self, waiting: Sequence[str], missing: Callable[[Iterable[str]], list[tuple[str, int, bool]]]
+    ) -> None:
         """Upkeep has not come to these yet; ``missing`` says which of them miss slots, how many, and who has none."""
         if not waiting:
             if self._asked:
@@ -356,17 +355,17 @@ class Forecast:
         for vm, slots, exposed in missing(new):
             self._sums.put(vm, _Missing(slots=slots, exposed=exposed, reason=CoverageReason.WAITING, in_turn=True))
 
-    def away(self, vms: Iterable[str]) -> None:
+    def set_restarting(self, vms: Iterable[str]) -> None:
         """Exactly these have to be restarted elsewhere; those that no longer have to show how long it takes."""
         now = self._clock.monotonic()
         there = dict.fromkeys(vms, now)
         self._restarts_s.extend(now - since for vm, since in self._away.items() if vm not in there)
         self._away = {vm: self._away.get(vm, now) for vm in there}
 
-    def passed(self, gave: int, took_s: float, pause_s: float) -> None:
+    def record_pass(self, gave: int, took_s: float, pause_s: float) -> None:
         """A pass of upkeep ended; the next one begins when the pause is over."""
         self._pass_began = self._clock.monotonic() + pause_s
-        if self._sums.lacks(in_turn=True):
+        if self._sums.list_lacks(in_turn=True):
             self._passes.add(gave, took_s, pause_s)
         self._report_changes()
 
@@ -374,11 +373,11 @@ class Forecast:
         """The next cycle begins earlier than was said, because it has to give most VMs their slots."""
         self._next_cycle = min(self._next_cycle, self._clock.monotonic() + in_s)
 
-    def cycled(self, gave: int, took_s: float, pause_s: float) -> None:
+    def record_cycle(self, gave: int, took_s: float, pause_s: float) -> None:
         """A cycle ended; everybody has been looked at."""
         self._looked = True
         self._next_cycle = self._clock.monotonic() + pause_s
-        if any(one.reason in BY_ITSELF for one in self._sums.lacks(in_turn=False, but=self._away)):
+        if any(one.reason in BY_ITSELF for one in self._sums.list_lacks(in_turn=False, but=self._away)):
             self._cycles.add(gave, took_s, pause_s)
         else:
             self._cycles.over = True
@@ -386,16 +385,16 @@ class Forecast:
 
     # What is to be expected
 
-    def now(self) -> FullProtection | None:
+    def current_forecast(self) -> FullProtection | None:
         """The forecast as of now; ``None`` before the first cycle of a process that leads."""
         if not self._looked:
             return None
         now, restarts = self._clock.monotonic(), self._restarts_s
-        turn = self._sums.lacks(in_turn=True, but=self._away)
+        turn = self._sums.list_lacks(in_turn=True, but=self._away)
         given = ProtectionInput(
             turn=turn[0] if turn else None,
             turn_s=max(0.0, now - self._pass_began),
-            lacks=self._sums.lacks(in_turn=False, but=self._away),
+            lacks=self._sums.list_lacks(in_turn=False, but=self._away),
             away=len(self._away),
             away_s=now - min(self._away.values(), default=now),
             restart_s=sum(restarts) / len(restarts) if restarts else RESTART_S,
@@ -408,12 +407,12 @@ class Forecast:
         return full_protection(given)
 
     def _report_changes(self) -> None:
-        found = self.now()
+        found = self.current_forecast()
         if found is None:
             return
         before, end = self._reported, self._clock.now() + (found.eta_s or 0.0)
         shift_s = abs(end - self._reported_end) if found.outlook is Outlook.UNDER_WAY else 0.0
-        same = before is not None and _essence(before) == _essence(found)
+        same = before is not None and _comparison_key(before) == _comparison_key(found)
         if same and shift_s <= max(REPORTED_AFTER_S, (found.eta_s or 0.0) / 2):
             return
         self._reported, self._reported_end = found, end
@@ -423,5 +422,5 @@ class Forecast:
         self._report(found, f"{found.sentence}{at}")
 
 
-def _essence(found: FullProtection) -> tuple[Outlook, tuple[str, ...]]:
+def _comparison_key(found: FullProtection) -> tuple[Outlook, tuple[str, ...]]:
     return found.outlook, tuple(one.reason for one in found.because)

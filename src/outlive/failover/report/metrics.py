@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from outlive.base.errors import OutliveError
+from outlive.base import OutliveError
 from outlive.failover.slots import building_block
-from outlive.placement.request import HANA_TRAIT
-from outlive.placement.reservations import placed_on, unused
+from outlive.placement import HANA_TRAIT, placed_on, unused_amounts
 from outlive.resources import (
     COMMITTED,
     CPU,
@@ -26,7 +25,7 @@ from outlive.resources import (
     Amounts,
     Hypervisor,
     Reservation,
-    condition,
+    find_condition,
 )
 
 _HOST_LABELS = (
@@ -71,11 +70,11 @@ def reservation_metrics(reservations: Iterable[Reservation]) -> list[Metric]:
     held: dict[tuple[str, str, str, str], float] = defaultdict(float)
     states: dict[tuple[str, str, str, str], int] = defaultdict(int)
     for one in reservations:
-        ready, error = _readiness(one)
+        ready, error = _read_readiness(one)
         counts[(ready, error)] += 1
-        for resource, amount in unused(one, ignore_allocations=True).items():
-            held[(ready, error, placed_on(one), resource)] += _unscaled(resource, amount)
-        found = condition(one.status.conditions, "Ready")
+        for resource, amount in unused_amounts(one, ignore_allocations=True).items():
+            held[(ready, error, placed_on(one), resource)] += _to_base_unit(resource, amount)
+        found = find_condition(one.status.conditions, "Ready")
         state = {"True": "ready", "False": "error"}.get(ready, "unknown")
         kind = TYPE_LABEL_VALUES.get(one.spec.type, one.spec.type)
         states[(one.spec.scheduling_domain, kind, state, found.reason if found else "")] += 1
@@ -105,12 +104,12 @@ def host_metrics(hosts: Iterable[Hypervisor], reservations: Iterable[Reservation
     reserved: dict[str, Amounts] = defaultdict(Amounts)
     for one in reservations:
         placed = one.status.host and placed_on(one)
-        if _readiness(one)[0] == "True" and one.spec.scheduling_domain == "nova" and placed:
+        if _read_readiness(one)[0] == "True" and one.spec.scheduling_domain == "nova" and placed:
             if one.spec.type == FAILOVER:
                 failover[one.status.host] += one.spec.resources
             elif one.spec.type == COMMITTED:
                 # its VMs are in the allocation
-                reserved[one.status.host] += unused(one, running=running.get(one.status.host, ()))
+                reserved[one.status.host] += unused_amounts(one, running=running.get(one.status.host, ()))
     total = GaugeMetricFamily(
         "kvm_host_capacity_total", "Capacity of a host: cores or bytes", labels=(*_HOST_LABELS, "resource")
     )
@@ -132,41 +131,41 @@ def host_metrics(hosts: Iterable[Hypervisor], reservations: Iterable[Reservation
                 "failover": failover[host.name].get(resource, 0),
             }
             amounts["available"] = max(0, capacity.get(resource, 0) - sum(amounts.values()))
-            total.add_metric((*labels, shown), _unscaled(resource, capacity.get(resource, 0)))
+            total.add_metric((*labels, shown), _to_base_unit(resource, capacity.get(resource, 0)))
             for kind, amount in amounts.items():
-                usage.add_metric((*labels, shown, kind), _unscaled(resource, amount))
+                usage.add_metric((*labels, shown, kind), _to_base_unit(resource, amount))
     return [total, usage]
 
 
 def host_labels(host: Hypervisor) -> tuple[str, ...]:
     """The values of a host's labels, in the order in which metrics name them."""
     traits = {*host.status.traits, *host.spec.custom_traits}
-    disabled = condition(host.status.conditions, "HypervisorDisabled")
+    disabled = find_condition(host.status.conditions, "HypervisorDisabled")
     return (
         host.name,
         host.metadata.labels.get(ZONE_LABEL, ""),
         building_block(host.name),
         host.status.capabilities.cpu_arch,
         "hana" if HANA_TRAIT in traits else "general-purpose",
-        _word(disabled is None or disabled.status != "True"),
-        _word(DECOMMISSIONING_TRAIT in traits),
-        _word(EXTERNAL_CUSTOMER_TRAIT in traits),
+        _format_bool(disabled is None or disabled.status != "True"),
+        _format_bool(DECOMMISSIONING_TRAIT in traits),
+        _format_bool(EXTERNAL_CUSTOMER_TRAIT in traits),
         host.spec.maintenance,
         host.metadata.labels.get(OS_VERSION_LABEL, ""),
     )
 
 
-def _readiness(reservation: Reservation) -> tuple[str, str]:
+def _read_readiness(reservation: Reservation) -> tuple[str, str]:
     """Status of ``Ready`` (``Unknown`` without one), and its message where it is False; commas would split lists."""
-    found = condition(reservation.status.conditions, "Ready")
+    found = find_condition(reservation.status.conditions, "Ready")
     if found is None:
         return "Unknown", ""
     return found.status, found.message.replace(",", ";") if found.status == "False" else ""
 
 
-def _unscaled(resource: str, amount: int) -> float:
+def _to_base_unit(resource: str, amount: int) -> float:
     return amount / 1000 if resource == CPU else float(amount)
 
 
-def _word(truth: bool) -> str:
+def _format_bool(truth: bool) -> str:
     return "true" if truth else "false"

@@ -1,7 +1,7 @@
 """What failover reports while it works: metrics of cycles and events on slots and VMs.
 
 Names, labels and the moments at which each is counted: docs/reference/failover-operation.md#events-and-metrics. An
-event that says the same of the same object again is one event with a count; whoever records it sees to that.
+event that says the same of the same object again is one event with a count; the recorder counts.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from outlive.base.logging import get_logger
+from outlive.base import get_logger
 from outlive.failover.analysis.costs import CostResult
-from outlive.failover.analysis.tolerance import Tolerated
+from outlive.failover.analysis.tolerance import ToleratedFailures
 from outlive.failover.locations import Disagreement, OnHypervisors
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.cleanup import Brake, Deletion
 from outlive.failover.report.forecast import FullProtection, Outlook
-from outlive.placement.vms import VmList
+from outlive.placement import VmList
 from outlive.resources import CPU, MEMORY, ObjectRef
-from outlive.resources.reasons.failover_events import EVENTS, FULL_PROTECTION, FailoverEvent
-from outlive.resources.reasons.model import Value, fill
-from outlive.runtime.metrics import Metrics
+from outlive.resources.reasons import EVENTS, FULL_PROTECTION, FailoverEvent, Value, fill
+from outlive.runtime import Metrics
 
 SOURCE = "failover-reservation-controller"
 """The name under which failover's events are written."""
@@ -35,11 +34,10 @@ ALL_ZONES = ""
 LEVEL_EVENTS = 50
 """Events about unknown protection levels that one cycle writes."""
 VM_KIND = "VirtualMachine"
-SLOT_KIND = "Reservation"
 CLUSTER = ObjectRef(kind="Cluster", name="default")
 
 
-class Step(enum.StrEnum):
+class CycleStep(enum.StrEnum):
     """What a tick was doing when it could not go on: the label of the counter of aborted cycles."""
 
     HYPERVISORS = "hypervisors"
@@ -49,7 +47,7 @@ class Step(enum.StrEnum):
 
 
 class Events(Protocol):
-    """Whoever records events; never blocks, never fails."""
+    """Records events; never blocks, never fails."""
 
     def emit(
         self, regarding: ObjectRef, reason: str, note: str, *, type: Literal["Normal", "Warning"], action: str
@@ -58,7 +56,7 @@ class Events(Protocol):
         ...
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class CycleSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One cycle in figures."""
 
     total_vms: int = 0
@@ -84,72 +82,76 @@ class Reporter:
         self._unknown_levels: dict[str, str] = {}
         zone = ("availability_zone",)
         name = "failover_reconciliation_"
-        self._runs = metrics.counter(f"{name}runs_total", "Cycles that ran to their end", zone)
-        self._duration = metrics.histogram(
+        self._runs = metrics.add_counter(f"{name}runs_total", "Cycles that ran to their end", zone)
+        self._duration = metrics.add_histogram(
             f"{name}duration_seconds", "How long cycles took", zone, buckets=CYCLE_BUCKETS_S
         )
         self._gauges = {
-            "total_vms": metrics.gauge(f"{name}total_vms", "VMs that the last cycle saw", zone),
-            "total_slots": metrics.gauge(f"{name}total_reservations", "Slots after the last cycle", zone),
-            "missing": metrics.gauge(f"{name}vms_missing_failover", "VMs that missed slots before the limit", zone),
+            "total_vms": metrics.add_gauge(f"{name}total_vms", "VMs that the last cycle saw", zone),
+            "total_slots": metrics.add_gauge(f"{name}total_reservations", "Slots after the last cycle", zone),
+            "missing": metrics.add_gauge(f"{name}vms_missing_failover", "VMs that missed slots before the limit", zone),
         }
         self._counters = {
-            "processed": metrics.counter(f"{name}vms_processed_total", "VMs that cycles served", zone),
-            "needed": metrics.counter(f"{name}reservations_needed_total", "Slots that served VMs missed", zone),
-            "reused": metrics.counter(f"{name}reservations_reused_total", "VMs put into existing slots", zone),
-            "created": metrics.counter(f"{name}reservations_created_total", "Slots created", zone),
-            "failed": metrics.counter(f"{name}reservations_failed_total", "Slots that could not be given", zone),
-            "updated": metrics.counter(f"{name}reservations_updated_total", "Slots that lost members", zone),
-            "deleted": metrics.counter(f"{name}reservations_deleted_total", "Slots deleted", zone),
+            "processed": metrics.add_counter(f"{name}vms_processed_total", "VMs that cycles served", zone),
+            "needed": metrics.add_counter(f"{name}reservations_needed_total", "Slots that served VMs missed", zone),
+            "reused": metrics.add_counter(f"{name}reservations_reused_total", "VMs put into existing slots", zone),
+            "created": metrics.add_counter(f"{name}reservations_created_total", "Slots created", zone),
+            "failed": metrics.add_counter(f"{name}reservations_failed_total", "Slots that could not be given", zone),
+            "updated": metrics.add_counter(f"{name}reservations_updated_total", "Slots that lost members", zone),
+            "deleted": metrics.add_counter(f"{name}reservations_deleted_total", "Slots deleted", zone),
         }
-        self._aborted = metrics.counter(
+        self._aborted = metrics.add_counter(
             f"{name}aborted_total", "Cycles that could not go on, by the step that failed", ("step",)
         )
-        self._brakes = metrics.counter("failover_removal_brakes_total", "Cycles that dropped nothing: it was too much")
-        self._braked = metrics.gauge("failover_removals_held_back", "Removals that the last cycle held back")
-        self._disagreements = metrics.gauge(
+        self._brakes = metrics.add_counter(
+            "failover_removal_brakes_total", "Cycles that dropped nothing: it was too much"
+        )
+        self._braked = metrics.add_gauge("failover_removals_held_back", "Removals that the last cycle held back")
+        self._disagreements = metrics.add_gauge(
             "failover_location_disagreements", "VMs on which the VM source and the hosts disagree, by how", ("kind",)
         )
-        self._validations = metrics.counter(
+        self._validations = metrics.add_counter(
             "failover_validations_total", "Validations of slots, by outcome", ("outcome",)
         )
-        self._audits = metrics.counter("failover_audits_total", "Comparisons of the kept state with a rebuilt one")
-        self._differences = metrics.counter("failover_audit_differences_total", "Of those, the ones that differed")
-        self._reactions = metrics.histogram(
+        self._audits = metrics.add_counter("failover_audits_total", "Comparisons of the kept state with a rebuilt one")
+        self._differences = metrics.add_counter("failover_audit_differences_total", "Of those, the ones that differed")
+        self._reactions = metrics.add_histogram(
             "failover_reaction_seconds", "From a change to the end of the reaction to it"
         )
         self.last_uncovered = 0
         """VMs without the slots that they need, when they were counted last; 0 before."""
-        self._uncovered = metrics.gauge("failover_vms_uncovered", "VMs without all their slots, by reason", ("reason",))
-        self._vms = metrics.gauge(
+        self._uncovered = metrics.add_gauge(
+            "failover_vms_uncovered", "VMs without all their slots, by reason", ("reason",)
+        )
+        self._vms = metrics.add_gauge(
             "failover_vms", "VMs that are to run: all, those that need slots, those that have them", ("state",)
         )
-        self._tolerance = metrics.gauge(
-            "failover_tolerance", "Failures that every VM which needs slots survives, whichever they are", zone
+        self._tolerance = metrics.add_gauge(
+            "failover_tolerance", "Failures that every VM which needs slots survives", zone
         )
-        self._by_tolerance = metrics.gauge(
+        self._by_tolerance = metrics.add_gauge(
             "failover_vms_by_tolerance", "VMs that need slots, by the failures that they survive", ("tolerance",)
         )
-        self.last_tolerated: Tolerated | None = None
+        self.last_tolerated: ToleratedFailures | None = None
         """What the last cycle found; ``None`` before the first."""
-        self._level_vms = metrics.gauge(
+        self._level_vms = metrics.add_gauge(
             "failover_level_vms",
             "VMs that need slots, by protection level and whether they have them",
             ("level", "covered"),
         )
-        self._level_reserved = metrics.gauge(
+        self._level_reserved = metrics.add_gauge(
             "failover_level_reserved_resources",
             "A protection level's share of what slots hold: cores, bytes",
             ("level", "resource"),
         )
-        self._until_full = metrics.gauge(
+        self._until_full = metrics.add_gauge(
             "failover_full_protection_seconds",
             "Until every VM has all its slots, by forecast: 0 when they have, +Inf when never, NaN when not known",
         )
-        self._without_full = metrics.gauge(
+        self._without_full = metrics.add_gauge(
             "failover_vms_without_full_protection", "VMs that miss slots, or have to be restarted first"
         )
-        self._without_level = metrics.gauge(
+        self._without_level = metrics.add_gauge(
             "failover_vms_unknown_level", "VMs that name a protection level that there is not"
         )
         for gauge in self._gauges.values():
@@ -157,12 +159,12 @@ class Reporter:
         for counter in (*self._counters.values(), self._runs):
             counter.labels(ALL_ZONES)
         self._duration.labels(ALL_ZONES)
-        for step in Step:
+        for step in CycleStep:
             self._aborted.labels(step.value)
 
     # Cycles
 
-    def cycle_done(self, summary: Summary, duration_s: float) -> None:
+    def cycle_done(self, summary: CycleSummary, duration_s: float) -> None:
         """A cycle ran to its end."""
         self._runs.labels(ALL_ZONES).inc()
         self._duration.labels(ALL_ZONES).observe(duration_s)
@@ -171,29 +173,29 @@ class Reporter:
         for field, counter in self._counters.items():
             counter.labels(ALL_ZONES).inc(getattr(summary, field))
 
-    def cycle_aborted(self, step: Step) -> None:
+    def cycle_aborted(self, step: CycleStep) -> None:
         """A cycle could not go on; its other metrics stay as they were."""
         self._aborted.labels(step.value).inc()
 
-    def observed(self, listing: VmList, merged: OnHypervisors) -> None:
+    def report_agreement(self, listing: VmList, merged: OnHypervisors) -> None:
         """How far the VM source and the hosts agree."""
-        for kind, count in disagreements(listing, merged).items():
+        for kind, count in count_disagreements(listing, merged).items():
             self._disagreements.labels(kind).set(count)
         log_disagreements(listing, merged)
 
-    def uncovered(self, by_reason: dict[str, int]) -> None:
+    def report_uncovered(self, by_reason: dict[str, int]) -> None:
         """How many VMs miss slots, and why."""
         self._uncovered.clear()
         for reason, count in sorted(by_reason.items()):
             self._uncovered.labels(reason).set(count)
 
-    def counted(self, *, known: int, protected: int, covered: int) -> None:
+    def report_counts(self, *, known: int, protected: int, covered: int) -> None:
         """VMs that are to run, those of them that need slots, and those of these that have them."""
         self.last_uncovered = protected - covered
         for state, count in (("known", known), ("protected", protected), ("covered", covered)):
             self._vms.labels(state).set(count)
 
-    def tolerated(self, found: Tolerated) -> None:
+    def report_tolerance(self, found: ToleratedFailures) -> None:
         """How many failures are survived; without a VM that needs slots there is nothing to report."""
         self.last_tolerated = found
         self._tolerance.clear()
@@ -209,25 +211,25 @@ class Reporter:
     def watch_forecast(self, forecast: Callable[[], FullProtection | None]) -> None:
         """From now on metrics ask this, at each scrape, when everybody has all slots."""
 
-        def seconds() -> float:
+        def read_seconds() -> float:
             found = forecast()
             if found is None:
                 return math.nan
             return {Outlook.NEVER: math.inf, Outlook.UNKNOWN: math.nan}.get(found.outlook, found.eta_s or 0.0)
 
-        def vms() -> float:
+        def read_vms() -> float:
             found = forecast()
             return math.nan if found is None else found.vms
 
-        self._until_full.labels().set_function(seconds)
-        self._without_full.labels().set_function(vms)
+        self._until_full.labels().set_function(read_seconds)
+        self._without_full.labels().set_function(read_vms)
 
     def forecast_changed(self, found: FullProtection, note: str) -> None:
         """The forecast says something else than before."""
         calm = found.outlook in (Outlook.FULL, Outlook.UNDER_WAY)
         self._events.emit(CLUSTER, FULL_PROTECTION, note, type="Normal" if calm else "Warning", action="Assign")
 
-    def levels(self, found: CostResult) -> None:
+    def report_levels(self, found: CostResult) -> None:
         """Who is protected by level, and what that takes."""
         self._level_vms.clear()
         self._level_reserved.clear()
@@ -243,7 +245,7 @@ class Reporter:
         before = {vm: level for vm, level in self._unknown_levels.items() if levels.get(vm) == level}
         new = [vm for vm in sorted(levels) if vm not in before][:LEVEL_EVENTS]
         for vm in new:
-            self._event(FailoverEvent.UNKNOWN_LEVEL, ObjectRef(kind=VM_KIND, name=vm), level=levels[vm][:80])
+            self._emit_event(FailoverEvent.UNKNOWN_LEVEL, ObjectRef(kind=VM_KIND, name=vm), level=levels[vm][:80])
         self._unknown_levels = {**before, **{vm: levels[vm] for vm in new}}
 
     def brake(self, brake: Brake | None) -> None:
@@ -253,20 +255,20 @@ class Reporter:
             return
         self._brakes.inc()
         causes = ", ".join(f"{count} {cause}" for cause, count in sorted(brake.causes.items()))
-        self._event(
+        self._emit_event(
             FailoverEvent.BRAKE_HELD, CLUSTER, dropped=brake.would_drop, memberships=brake.memberships, causes=causes
         )
 
-    def held_back(self, what: str, members: int, memberships: int) -> None:
+    def report_held_back(self, what: str, members: int, memberships: int) -> None:
         """The brake refused a removal outside cycles: ``members`` allocations, of a slot or of a reaction."""
         self._brakes.inc()
-        self._event(FailoverEvent.REMOVAL_HELD_BACK, CLUSTER, what=what, members=members, memberships=memberships)
+        self._emit_event(FailoverEvent.REMOVAL_HELD_BACK, CLUSTER, what=what, members=members, memberships=memberships)
 
     # Slots and VMs
 
     def slot_event(self, event: FailoverEvent, slot: str, uid: str, **fields: Value) -> None:
         """Something happened to a slot."""
-        self._event(event, ObjectRef(kind=SLOT_KIND, name=slot, uid=uid), **fields)
+        self._emit_event(event, ObjectRef(kind="Reservation", name=slot, uid=uid), **fields)
 
     def slot_deleted(self, uid: str, deletion: Deletion) -> None:
         """A slot gave its space back."""
@@ -276,7 +278,7 @@ class Reporter:
 
     def vm_without_slot(self, fail: Fail) -> None:
         """A VM could not be given what it needs."""
-        self._event(
+        self._emit_event(
             FailoverEvent.WITHOUT_SLOT,
             ObjectRef(kind=VM_KIND, name=fail.vm),
             why=fail.reason,
@@ -286,22 +288,22 @@ class Reporter:
 
     # Validation and reactions
 
-    def validated(self, outcome: str) -> None:
+    def report_validation(self, outcome: str) -> None:
         """One validation ended so."""
         self._validations.labels(outcome).inc()
 
-    def audited(self, differences: list[str]) -> None:
+    def report_audit(self, differences: list[str]) -> None:
         """The state kept from changes was compared with one built from scratch."""
         self._audits.inc()
         if differences:
             self._differences.inc()
-            self._event(FailoverEvent.STATE_DIVERGED, CLUSTER, differences=tuple(differences))
+            self._emit_event(FailoverEvent.STATE_DIVERGED, CLUSTER, differences=tuple(differences))
 
-    def reacted(self, seconds: float) -> None:
+    def report_reaction(self, seconds: float) -> None:
         """A change was followed by everything it called for."""
         self._reactions.observe(seconds)
 
-    def _event(self, event: FailoverEvent, regarding: ObjectRef, **fields: Value) -> None:
+    def _emit_event(self, event: FailoverEvent, regarding: ObjectRef, **fields: Value) -> None:
         template = EVENTS[event]
         self._events.emit(
             regarding,
@@ -318,7 +320,7 @@ NAMED_IN_A_CYCLE: Final = 20
 _log = get_logger("failover.vms")
 
 
-def disagreements(listing: VmList, merged: OnHypervisors) -> dict[str, int]:
+def count_disagreements(listing: VmList, merged: OnHypervisors) -> dict[str, int]:
     """Kind → how many VMs, reports, flavors or rows."""
     return {
         "not-in-source": len(merged.not_in_source),
@@ -337,10 +339,10 @@ def disagreements(listing: VmList, merged: OnHypervisors) -> dict[str, int]:
 
 def log_disagreements(listing: VmList, merged: OnHypervisors) -> None:
     """What an operator has to look into as warnings; the rest as information, and flavors one by one for debugging."""
-    _each("vm.not_in_source", merged.not_in_source)
+    _log_each("vm.not_in_source", merged.not_in_source)
     if merged.not_in_source or merged.nowhere_active:
         _log.warning("vms.disagree", not_in_source=len(merged.not_in_source), active_nowhere=merged.nowhere_active)
-    _each("vm.on_another_host_too", merged.duplicates)
+    _log_each("vm.on_another_host_too", merged.duplicates)
     if merged.duplicates:
         _log.warning("vms.on_several_hosts", number=len(merged.duplicates))
     dropped = (merged.on_unknown_hypervisor, merged.on_another_hypervisor, merged.listed_nowhere)
@@ -363,6 +365,6 @@ def log_disagreements(listing: VmList, merged: OnHypervisors) -> None:
         )
 
 
-def _each(event: str, cases: Iterable[Disagreement]) -> None:
+def _log_each(event: str, cases: Iterable[Disagreement]) -> None:
     for one in islice(cases, NAMED_IN_A_CYCLE):
         _log.warning(event, vm=one.vm, name=one.name, hypervisor=one.hypervisor)

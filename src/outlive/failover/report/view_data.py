@@ -12,13 +12,11 @@ from typing import Literal
 
 import msgspec
 
-from outlive.failover.hosts import host_view
-from outlive.failover.model import SlotView
+from outlive.failover.model import SlotView, host_view
 from outlive.failover.protection import Demands
 from outlive.failover.slots import building_block, slot_view
 from outlive.failover.topology import Topology, TopologyChoice
-from outlive.placement.reservations import placed_on
-from outlive.placement.vms import VmView, view_of_resource
+from outlive.placement import VmView, placed_on, view_of_resource
 from outlive.resources import COMMITTED, FAILOVER, Amounts, Hypervisor, Reservation, VirtualMachine
 
 
@@ -48,7 +46,7 @@ class ReportedVm(msgspec.Struct, frozen=True, kw_only=True):
 class ViewData:
     """What views read."""
 
-    def __init__(self, inventory: Inventory, options: ViewOptions) -> None:
+    def __init__(self, inventory: ViewSnapshot, options: ViewOptions) -> None:
         self.inventory = inventory
         self.options = options
 
@@ -57,13 +55,19 @@ class ViewData:
     @cached_property
     def hosts(self) -> list[Hypervisor]:
         """The hosts that the filters let through, by building block and then name."""
-        return sorted((h for h in self.inventory.hypervisors if self._chosen(h)), key=lambda h: block_order(h.name))
+        name, trait = self.options.filter_name.lower(), self.options.filter_trait.lower()
+        chosen = [
+            host
+            for host in self.inventory.hypervisors
+            if name in host.name.lower() and (not trait or any(one.lower() == trait for one in traits_of(host)))
+        ]
+        return sorted(chosen, key=lambda host: block_order(host.name))
 
     @cached_property
     def topology(self) -> Topology:
         """What fails together, by all hosts, unfiltered."""
         choice = self.inventory.choice
-        return choice.of([host_view(host) for host in self.inventory.hypervisors] if choice.domains else ())
+        return choice.topology_of([host_view(host) for host in self.inventory.hypervisors] if choice.domains else ())
 
     @cached_property
     def _chosen_names(self) -> frozenset[str]:
@@ -77,13 +81,6 @@ class ViewData:
     def shows(self, host: str) -> bool:
         """Whether things on this host are shown; on a host that nobody knows, only without filters."""
         return host in self._chosen_names or not self.filtered
-
-    def _chosen(self, host: Hypervisor) -> bool:
-        options = self.options
-        if options.filter_name.lower() not in host.name.lower():
-            return False
-        wanted = options.filter_trait.lower()
-        return not wanted or any(trait.lower() == wanted for trait in traits_of(host))
 
     # VMs
 
@@ -119,9 +116,9 @@ class ViewData:
     @cached_property
     def reported(self) -> list[str]:
         """The VMs that hosts report and that are shown, in the order that was asked for."""
-        return self.ordered(vm for vm, seen in self.reports.items() if self.shows(seen.host))
+        return self.order_vms(vm for vm, seen in self.reports.items() if self.shows(seen.host))
 
-    def ordered(self, vms: Iterable[str]) -> list[str]:
+    def order_vms(self, vms: Iterable[str]) -> list[str]:
         """VMs in the order that was asked for."""
         match self.options.sort:
             case "vm":
@@ -214,7 +211,7 @@ Cell = str | int | float | bool | list[str] | None
 """A value as JSON has it; a list is shown with commas."""
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ViewTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Columns and rows; amounts have their unit in the column's name (``cpu``: cores, ``memoryBytes``)."""
 
     view: str
@@ -226,12 +223,12 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     note: str = ""
     """What the reader must know, such as a source that could not be read."""
 
-    def records(self) -> list[dict[str, Cell]]:
+    def to_records(self) -> list[dict[str, Cell]]:
         """The rows as maps from column to value."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+class ViewSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One look at everything."""
 
     hypervisors: tuple[Hypervisor, ...] = ()
@@ -253,9 +250,9 @@ def inventory_of(
     vms: Iterable[VirtualMachine],
     demands: Demands | None = None,
     choice: TopologyChoice = TopologyChoice(),
-) -> Inventory:
+) -> ViewSnapshot:
     """From our own objects."""
-    return Inventory(
+    return ViewSnapshot(
         hypervisors=tuple(sorted(hypervisors, key=lambda host: host.name)),
         reservations=tuple(sorted(reservations, key=lambda slot: slot.name)),
         servers=tuple(view_of_resource(vm) for vm in sorted(vms, key=lambda vm: vm.name)),

@@ -1,6 +1,6 @@
 """The views: tables that show hosts, VMs and slots as they are, for people and programs (read only).
 
-``make_views(inventory, options)`` gives those of ``VIEWS`` that are asked for, each as a ``Table`` of plain values
+``make_views(inventory, options)`` gives those of ``VIEWS`` that are asked for, each as a ``ViewTable`` of plain values
 (docs/reference/failover-operation.md#views). Nothing here reads a store or a database, and nothing is decided from a
 view.
 """
@@ -15,17 +15,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.failover.analysis.costs import CostTable
 from outlive.failover.analysis.coverage import CoverageInput, assess_state
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView
 from outlive.failover.report.view_data import (
     Cell,
-    Inventory,
-    Table,
     ViewData,
     ViewOptions,
+    ViewSnapshot,
+    ViewTable,
     block_order,
     inventory_of,
     ready_word,
@@ -34,7 +34,7 @@ from outlive.failover.report.view_data import (
 )
 from outlive.resources import Amounts, Hypervisor
 
-__all__ = ["VIEWS", "Cell", "Inventory", "Table", "ViewOptions", "inventory_of", "make_views"]
+__all__ = ["VIEWS", "Cell", "ViewOptions", "ViewSnapshot", "ViewTable", "inventory_of", "make_views"]
 
 Row = tuple[Cell, ...]
 
@@ -92,37 +92,34 @@ def _host_row(data: ViewData, host: Hypervisor) -> Row:
     committed = data.committed_on.get(host.name, Amounts())
     for place, scale in ((0, 1000), (1, GIB)):
         figures = (
-            _of(capacity, place),
-            _of(used, place),
-            _held(slots)[place],
-            _of(committed, place) or 0,
+            _amount_at(capacity, place),
+            _amount_at(used, place),
+            _sum_held(slots)[place],
+            _amount_at(committed, place) or 0,
         )
         free = None if figures[0] is None else figures[0] - (figures[1] or 0) - figures[2] - figures[3]
         columns += [None if figure is None else round(figure / scale, 3) for figure in (*figures, free)]
     return (*columns, [trait for trait in traits_of(host) if not _STANDARD_TRAIT.match(trait)])
 
 
-def _held(slots: Iterable[SlotView]) -> tuple[int, int]:
-    """Milli-cores and bytes that slots hold."""
+def _sum_held(slots: Iterable[SlotView]) -> tuple[int, int]:
     listed = list(slots)
     return sum(slot.cpu_milli for slot in listed), sum(slot.memory_bytes for slot in listed)
 
 
-def _of(amounts: Amounts | None, place: int) -> int | None:
+def _amount_at(amounts: Amounts | None, place: int) -> int | None:
     if amounts is None:
         return None
     return amounts.cpu_milli if place == 0 else amounts.memory_bytes
 
 
-def _sum(values: Iterable[Cell]) -> float:
-    return round(sum(value for value in values if isinstance(value, int | float)), 3)
+def _totals_row(rows: Sequence[Row]) -> Row:
+    columns = [[row[place] for row in rows] for place in range(2, 14)]
+    sums = (round(sum(value for value in some if isinstance(value, int | float)), 3) for some in columns)
+    return ("total", "", *sums, None)
 
 
-def _totals(rows: Sequence[Row]) -> Row:
-    return ("total", "", *(_sum(row[place] for row in rows) for place in range(2, 14)), None)
-
-
-def _flavors(data: ViewData) -> list[Row]:
+def _flavor_rows(data: ViewData) -> list[Row]:
     """Per flavor of the VMs that are shown: how many, how large, and what it asks of hosts; most used first."""
     found: dict[str, list[str]] = {}
     for vm in data.reported:
@@ -140,11 +137,11 @@ def _flavors(data: ViewData) -> list[Row]:
     return rows
 
 
-def _figures(data: ViewData) -> list[Row]:
+def _figure_rows(data: ViewData) -> list[Row]:
     """Everything in a few figures. Cores and bytes are summed over what slots hold, hosts' figures over hosts."""
     slots, hosts = data.shown_slots, data.hosts
     members = sum(len(slot.members) for slot in slots)
-    cpu, memory = _held(slots)
+    cpu, memory = _sum_held(slots)
     used = [host.status.allocation or Amounts() for host in hosts]
     used_cpu, used_memory = sum(a.cpu_milli for a in used), sum(a.memory_bytes for a in used)
     return [
@@ -188,14 +185,14 @@ def _slots_and_members(data: ViewData) -> Iterator[Row]:
             yield (*head, vm, host, *data.size_of(vm))
 
 
-def _stale(data: ViewData) -> Iterator[Row]:
+def _stale_rows(data: ViewData) -> Iterator[Row]:
     for slot in data.shown_slots:
         for vm, host in sorted(slot.members.items()):
             if vm not in data.reports:
                 yield (slot.name, shown_host(slot), vm, host, vm in data.servers if data.source_read else None)
 
 
-def _breaches(data: ViewData) -> Iterator[Row]:
+def _breach_rows(data: ViewData) -> Iterator[Row]:
     """Every broken rule of every member, and members that run elsewhere than recorded.
 
     Judged at the locations that hosts report, else as recorded; on all slots, whatever is filtered.
@@ -210,18 +207,18 @@ def _breaches(data: ViewData) -> Iterator[Row]:
             if now is not None and now != recorded:
                 text = f"VM {vm} runs on {now}, slot {slot.name} has it on {recorded}"
                 yield (vm, None, now, [slot.name], [], text)
-        for breach in sorted(index.breaches(vm), key=lambda one: (one.rule, one.others)):
-            yield (vm, breach.rule, breach.host, list(breach.slots), list(breach.others), breach.sentence())
+        for breach in sorted(index.find_breaches(vm), key=lambda one: (one.rule, one.others)):
+            yield (vm, breach.rule, breach.host, list(breach.slots), list(breach.others), breach.describe())
 
 
 def _slots_by_host(data: ViewData) -> list[Row]:
     """How many slots each host holds, most first."""
     held = [(host, slots) for host, slots in data.slots_on.items() if data.shows(host)]
     held.sort(key=lambda one: (-len(one[1]), one[0]))
-    return [(host, len(slots), _held(slots)[0] / 1000, _held(slots)[1]) for host, slots in held]
+    return [(host, len(slots), _sum_held(slots)[0] / 1000, _sum_held(slots)[1]) for host, slots in held]
 
 
-def _levels(data: ViewData) -> list[Row]:
+def _level_rows(data: ViewData) -> list[Row]:
     """Per level, the highest priority first; over all hosts, whatever the filter, because slots are shared."""
     demands = data.inventory.demands
     vms = tuple(
@@ -229,7 +226,7 @@ def _levels(data: ViewData) -> list[Row]:
         for vm, server in sorted(data.servers.items())
         if vm in data.reports
     )
-    demanded = demands.among(vms)
+    demanded = demands.collect_demands(vms)
     state = CoverageInput(vms=vms, required=demanded.required, slots=tuple(data.slots), topology=data.topology)
     statuses = assess_state(state)
     table = CostTable({name: level.priority for name, level in demands.levels.items()})
@@ -250,7 +247,7 @@ def _levels(data: ViewData) -> list[Row]:
             one.memory_bytes,
             None if one.per_protected_byte is None else round(one.per_protected_byte, 3),
         )
-        for one in table.result().levels
+        for one in table.get_result().levels
     ]
 
 
@@ -266,7 +263,7 @@ class Agreement(enum.StrEnum):
     OK = "OK"
 
 
-def _vms(data: ViewData, chosen: Iterable[str]) -> Iterator[Row]:
+def _vm_rows(data: ViewData, chosen: Iterable[str]) -> Iterator[Row]:
     for vm in chosen:
         server, seen = data.servers.get(vm), data.reports.get(vm)
         yield (
@@ -280,35 +277,26 @@ def _vms(data: ViewData, chosen: Iterable[str]) -> Iterator[Row]:
         )
 
 
-def _unknown(data: ViewData) -> list[str]:
+def _unknown_vms(data: ViewData) -> list[str]:
     return [vm for vm in data.reported if vm not in data.servers] if data.source_read else []
 
 
 def _all_servers(data: ViewData) -> list[Row]:
     """Every VM of either side: where the hosts have it, where the source has it, and whether they agree."""
-    rows = [row for row in _agreements(data) if data.shows(str(row[2] or row[3] or ""))]
-    rank = {word.value: number for number, word in enumerate(Agreement)}
-    order = {vm: number for number, vm in enumerate(data.ordered(str(row[0]) for row in rows))}
-    rows.sort(key=lambda row: (rank[str(row[4])], order[str(row[0])]))
-    return rows
-
-
-def _agreements(data: ViewData) -> Iterator[Row]:
-    if not data.source_read:
-        return
-    for vm in sorted({*data.reports, *data.servers}):
+    rows: list[Row] = []
+    for vm in sorted({*data.reports, *data.servers}) if data.source_read else ():
         seen, server = data.reports.get(vm), data.servers.get(vm)
         name = (server.name if server else "") or (seen.name if seen else "")
         there, here = (server.host if server else None), (seen.host if seen else None)
-        yield (vm, name, here, there, _agreement(here, there).value)
-
-
-def _agreement(by_hosts: str | None, by_source: str | None) -> Agreement:
-    if by_source is None:
-        return Agreement.NOT_IN_PG
-    if not by_source:
-        return Agreement.PG_NO_HOST
-    return Agreement.OK if by_hosts == by_source else Agreement.WRONG_HOST
+        agreement = Agreement.OK if here == there else Agreement.WRONG_HOST
+        if not there:
+            agreement = Agreement.NOT_IN_PG if there is None else Agreement.PG_NO_HOST
+        if data.shows(here or there or ""):
+            rows.append((vm, name, here, there, agreement.value))
+    rank = {word.value: number for number, word in enumerate(Agreement)}
+    order = {vm: number for number, vm in enumerate(data.order_vms(str(row[0]) for row in rows))}
+    rows.sort(key=lambda row: (rank[str(row[4])], order[str(row[0])]))
+    return rows
 
 
 # All of them.
@@ -324,10 +312,10 @@ class View(NamedTuple):
     reads_source: bool = True
     """Whether it says so where the VM source could not be read."""
 
-    def of(self, name: str, data: ViewData) -> Table:
+    def build_table(self, name: str, data: ViewData) -> ViewTable:
         """The view of this data."""
         rows = tuple(self.rows(data))
-        return Table(
+        return ViewTable(
             view=name,
             title=self.title,
             columns=tuple(self.columns.split()),
@@ -348,14 +336,14 @@ VIEWS: Final[Mapping[str, View]] = MappingProxyType(
             "Hosts",
             _HOST_COLUMNS,
             lambda data: (_host_row(data, host) for host in data.hosts),
-            totals=_totals,
+            totals=_totals_row,
             reads_source=False,
         ),
-        "flavor-summary": View("Flavors", "flavor vms cpu memoryBytes requiredTraits forbiddenTraits", _flavors),
+        "flavor-summary": View("Flavors", "flavor vms cpu memoryBytes requiredTraits forbiddenTraits", _flavor_rows),
         "levels": View(
             "Protection levels",
             "level priority vms required covered slots cpu memoryBytes memoryPerProtected",
-            _levels,
+            _level_rows,
         ),
         "hypervisors": View("Hosts and their VMs", "host vm name active flavor cpu memoryBytes", _hosts_and_vms),
         "hypervisors-vms-res": View(
@@ -364,24 +352,26 @@ VIEWS: Final[Mapping[str, View]] = MappingProxyType(
             _hosts_vms_and_slots,
             reads_source=False,
         ),
-        "vms": View("VMs", _VM_COLUMNS, lambda data: _vms(data, data.reported)),
-        "not-in-db": View("VMs that the VM source does not know", _VM_COLUMNS, lambda data: _vms(data, _unknown(data))),
+        "vms": View("VMs", _VM_COLUMNS, lambda data: _vm_rows(data, data.reported)),
+        "not-in-db": View(
+            "VMs that the VM source does not know", _VM_COLUMNS, lambda data: _vm_rows(data, _unknown_vms(data))
+        ),
         "without-res": View(
             "VMs without any slot",
             _VM_COLUMNS,
-            lambda data: _vms(data, [vm for vm in data.reported if not data.slots_of(vm)]),
+            lambda data: _vm_rows(data, [vm for vm in data.reported if not data.slots_of(vm)]),
         ),
         "stale": View(
-            "Members that no host lists", "slot host member recordedHost inDatabase", _stale, reads_source=False
+            "Members that no host lists", "slot host member recordedHost inDatabase", _stale_rows, reads_source=False
         ),
         "reservations": View(
             "Slots and their members",
             "slot host ready cpu memoryBytes member memberHost memberCpu memberMemoryBytes",
             _slots_and_members,
         ),
-        "validation": View("Broken rules", "vm rule host slots otherVms problem", _breaches, reads_source=False),
+        "validation": View("Broken rules", "vm rule host slots otherVms problem", _breach_rows, reads_source=False),
         "by-host": View("Slots by host", "host slots cpu memoryBytes", _slots_by_host, reads_source=False),
-        "summary": View("Summary", "figure value", _figures, reads_source=False),
+        "summary": View("Summary", "figure value", _figure_rows, reads_source=False),
         "all-servers": View(
             "VMs by the hosts and by the VM source", "vm name hypervisorHost databaseHost status", _all_servers
         ),
@@ -390,7 +380,7 @@ VIEWS: Final[Mapping[str, View]] = MappingProxyType(
 """Every view by its name, in the order in which they are shown."""
 
 
-def make_views(inventory: Inventory, options: ViewOptions | None = None) -> list[Table]:
+def make_views(inventory: ViewSnapshot, options: ViewOptions | None = None) -> list[ViewTable]:
     """The views that the options ask for, without those that they hide; ``BadInput`` for an unknown name."""
     options = options or ViewOptions()
     for name in (*options.views, *options.hide):
@@ -398,4 +388,4 @@ def make_views(inventory: Inventory, options: ViewOptions | None = None) -> list
             raise BadInput(f"there is no view {name[:80]!r}", remedy=f"one of {', '.join(VIEWS)}")
     data = ViewData(inventory, options)
     wanted = [name for name in VIEWS if (not options.views or name in options.views) and name not in options.hide]
-    return [VIEWS[name].of(name, data) for name in wanted]
+    return [VIEWS[name].build_table(name, data) for name in wanted]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, combinations
+from math import comb
+from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import BadInput, Usage
-from outlive.base.garbage import collector_paused
-from outlive.base.patterns import Pattern, compile_pattern
-from outlive.failover.verify.cases import Enumeration, Landing, enumerate_cases
+from outlive.base import BadInput, LimitExceeded, Pattern, Usage, collector_paused, compile_pattern
 from outlive.failover.verify.claims import (
     check_grounds,
     check_needs,
@@ -22,16 +21,128 @@ from outlive.failover.verify.claims import (
     compare_slots,
     compare_vms,
 )
-from outlive.failover.verify.document import UNIT_OF_HOSTS, VERSION, CertifiedState, read_certificate
-from outlive.failover.verify.findings import Code, Findings, Violation
-from outlive.failover.verify.fleet import StateFleet
-from outlive.failover.verify.memberships import Memberships
-from outlive.failover.verify.needs import Shortfall, check_shortfall, check_unplaced, shortfall
-from outlive.resources.digest import Facts, digest_of
-from outlive.resources.state import read_facts
+from outlive.failover.verify.document import (
+    UNIT_OF_HOSTS,
+    VERSION,
+    CertificateViolation,
+    CertifiedState,
+    CertifiedVm,
+    Code,
+    Findings,
+    read_certificate,
+)
+from outlive.failover.verify.fleet import FleetSlot, StateFleet
+from outlive.failover.verify.memberships import (
+    Memberships,
+    Shortfall,
+    check_unplaced,
+    compute_shortfall,
+)
+from outlive.resources import Facts, digest_of, read_facts
+
+# Failure sets one by one: who is affected, and which slot each takes. Knows nothing of the theorem.
+#
+# In a case the units of a set fail together. Every member of a slot that ran in one of them comes to that slot; a VM
+# takes the first of its certified slots, by name, that counts for it, is in a unit that lives, and to which nobody
+# else comes. A VM that finds none in a case of no more failures than it is certified for is lost, which refutes the
+# certificate.
+
+CASES_LIMIT: Final = 1_000_000
+"""Failure sets that are looked at one by one."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class CaseLanding(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of one VM in one case."""
+
+    failed: tuple[str, ...]
+    vm: str
+    slot: str | None
+    """The slot that it takes; ``None`` where it finds none."""
+    host: str | None
+
+
+class Enumeration(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All cases in numbers."""
+
+    failures: int
+    """Units that fail together, at most."""
+    cases: int
+    landed: int
+    """VMs that found a slot, over all cases."""
+    lost: int
+    """VMs that found none though they are certified for as many failures."""
+    beyond: int
+    """VMs that found none in cases that their need does not cover."""
+
+
+def enumerate_cases(
+    fleet: StateFleet,
+    certificate: CertifiedState,
+    inside: Memberships,
+    counts: Mapping[str, Sequence[str]],
+    failures: int,
+    found: Findings,
+    report: Callable[[CaseLanding], None] | None = None,
+) -> Enumeration:
+    """Every set of 1 to ``failures`` units; ``LimitExceeded`` where that is too many sets."""
+    units = inside.list_units()
+    total = sum(comb(len(units), size) for size in range(1, failures + 1))
+    if total > CASES_LIMIT:
+        raise LimitExceeded(
+            f"up to {failures} of {len(units)} failing units are {total} sets, more than {CASES_LIMIT}",
+            remedy="enumerate fewer failures; the check by counters covers all sets",
+        )
+    landings = _Landings(fleet, certificate, inside, counts)
+    landed = lost = beyond = 0
+    for case in chain.from_iterable(combinations(units, size) for size in range(1, failures + 1)):
+        for vm, slot in landings.iter_landings(case):
+            if slot is not None:
+                landed += 1
+            elif min(vm.need, certificate.k) >= len(case):
+                lost += 1
+                message = f"in the failure of {' and '.join(case)} VM {vm.id} finds no slot of its own"
+                found.add(Code.LOST, message, vm=vm.id, host=fleet.places[vm.id])
+            else:
+                beyond += 1
+            if report is not None:
+                name, host = (slot.name, slot.host) if slot is not None else (None, None)
+                report(CaseLanding(failed=case, vm=vm.id, slot=name, host=host))
+    return Enumeration(failures=failures, cases=total, landed=landed, lost=lost, beyond=beyond)
+
+
+class _Landings:
+    """Who is on which unit, and where everybody goes when it fails."""
+
+    def __init__(
+        self,
+        fleet: StateFleet,
+        certificate: CertifiedState,
+        inside: Memberships,
+        counts: Mapping[str, Sequence[str]],
+    ) -> None:
+        self._unit = inside.unit_of_host
+        self._coming: dict[str, list[str]] = {}
+        """Unit → the slots that its members come to, each as often as somebody does."""
+        for vm, slots in inside.slots_of.items():
+            self._coming.setdefault(inside.unit_of_vm(vm), []).extend(slot.name for slot in slots)
+        self._residents: dict[str, list[tuple[CertifiedVm, list[FleetSlot]]]] = {}
+        """Unit → VMs there that need slots, with their slots by name."""
+        for line in certificate.vms:
+            place = fleet.places.get(line.id)
+            if place is not None and line.need > 0:
+                own = [fleet.slots[name] for name in sorted({*line.slots} & {*counts[line.id]})]
+                self._residents.setdefault(inside.unit_of_host(place), []).append((line, own))
+
+    def iter_landings(self, case: tuple[str, ...]) -> Iterator[tuple[CertifiedVm, FleetSlot | None]]:
+        """Everybody affected, with the slot that it takes."""
+        coming = Counter(chain.from_iterable(self._coming.get(unit, ()) for unit in case))
+        for unit in case:
+            for vm, own in self._residents.get(unit, ()):
+                free = (slot for slot in own if coming[slot.name] == 1 and self._unit(slot.host) not in case)
+                yield vm, next(free, None)
+
+
+class CertificateVerdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Whether a certificate is accepted, and if not, why."""
 
     accepted: bool
@@ -44,9 +155,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     by: dict[str, int]
     """By what → how many of them, where the certificate says so."""
     slots: int
-    violation: Violation | None
+    violation: CertificateViolation | None
     """The first one."""
-    further: tuple[Violation, ...]
+    further: tuple[CertificateViolation, ...]
     """More of them; some of many."""
     counts: dict[str, int]
     """Code → violations."""
@@ -55,7 +166,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """VMs that are certified for fewer failures than they need slots; absent where there are none."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What is asked for beyond what the certificate claims."""
 
     require: dict[str, int] = {}
@@ -66,7 +177,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Accept a certificate in which VMs are certified for fewer failures than they need slots."""
 
 
-def verify(state: bytes, certificate: bytes, options: Options | None = None) -> Verdict:
+def verify(state: bytes, certificate: bytes, options: VerifyOptions | None = None) -> CertificateVerdict:
     """The verdict on two files; ``BadInput`` where one cannot be read."""
     with collector_paused():
         return check(read_facts(state, "state"), read_certificate(certificate), options)
@@ -75,22 +186,22 @@ def verify(state: bytes, certificate: bytes, options: Options | None = None) -> 
 def check(
     facts: Iterable[Facts],
     certificate: CertifiedState,
-    options: Options | None = None,
+    options: VerifyOptions | None = None,
     *,
-    report: Callable[[Landing], None] | None = None,
-) -> Verdict:
+    report: Callable[[CaseLanding], None] | None = None,
+) -> CertificateVerdict:
     """The verdict on the facts of a state and a certificate.
 
     ``report`` gets what becomes of every affected VM in every case that is enumerated.
     """
-    options = options or Options()
-    required = _required(options.require)
-    failures = _failures(options, certificate)
+    options = options or VerifyOptions()
+    required = _compile_patterns(options.require)
+    failures = _failures_to_check(options, certificate)
     facts, found = list(facts), Findings()
     enumeration = None
     with collector_paused():
         fleet = StateFleet(facts)
-        unit_of = fleet.units(certificate.unit)
+        unit_of = fleet.units_by_host(certificate.unit)
         _check_heads(facts, certificate, found)
         _check_unit(fleet, certificate, unit_of, found)
         compare_hosts(fleet, certificate, found)
@@ -98,18 +209,20 @@ def check(
         compare_slots(fleet, certificate, found)
         full = check_room(fleet, certificate, found)
         inside = Memberships(fleet, unit_of)
-        counts = inside.counting()
+        counts = inside.counting_slots()
         check_promises(fleet, certificate, counts, full, found)
         check_required(fleet, certificate, required, found)
-        short = shortfall(fleet, certificate)
+        short = compute_shortfall(fleet, certificate)
         if not options.allow_partial:
-            check_shortfall(short, found)
+            if short.short:
+                text = f"{short.describe()}; --allow-partial accepts what is claimed of the others"
+                found.add(Code.PARTIAL, text)
             check_unplaced(fleet, found)
         check_grounds(fleet, certificate, found)
         _check_counters(inside, certificate, found)
         if failures:
             enumeration = enumerate_cases(fleet, certificate, inside, counts, failures, found, report)
-    return Verdict(
+    return CertificateVerdict(
         accepted=not found.counts,
         k=certificate.k,
         unit=certificate.unit,
@@ -146,23 +259,23 @@ def _check_unit(fleet: StateFleet, certificate: CertifiedState, unit_of: Mapping
 
 def _check_counters(inside: Memberships, certificate: CertifiedState, found: Findings) -> None:
     hosts = {vm.id: vm.host for vm in certificate.vms}
-    for vm in inside.at_fault(vm.id for vm in certificate.vms if vm.need > 0):
-        if found.full():
+    for vm in inside.find_faulty(vm.id for vm in certificate.vms if vm.need > 0):
+        if found.is_full():
             found.count(Code.COUNT)
             continue
-        unit = min(unit for unit, count in inside.count(vm).items() if count > 1)
+        unit = min(unit for unit, count in inside.count_units(vm).items() if count > 1)
         message = f"for VM {vm} on {hosts[vm]} the failure of {unit or 'the empty host'} counts more than once: "
-        found.add(Code.COUNT, message + inside.why(vm, unit), vm=vm, host=unit)
+        found.add(Code.COUNT, message + inside.describe_unit(vm, unit), vm=vm, host=unit)
 
 
-def _required(patterns: Mapping[str, int]) -> list[tuple[Pattern, str, int]]:
+def _compile_patterns(patterns: Mapping[str, int]) -> list[tuple[Pattern, str, int]]:
     for pattern, count in patterns.items():
         if count < 0:
             raise BadInput(f"{pattern}={count}: a need is not negative", remedy="write PATTERN=N")
     return [(compile_pattern(pattern), pattern, count) for pattern, count in sorted(patterns.items())]
 
 
-def _failures(options: Options, certificate: CertifiedState) -> int:
+def _failures_to_check(options: VerifyOptions, certificate: CertifiedState) -> int:
     if options.failures is None:
         return 0
     if options.failures > certificate.k or options.failures < 0:
@@ -179,10 +292,10 @@ class VerifyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     objects: tuple[dict[str, Any], ...]
     """The state's objects as JSON, as in a state file."""
     certificate: CertifiedState
-    wishes: Options = Options()
+    wishes: VerifyOptions = VerifyOptions()
 
 
-def decide(given: VerifyInput) -> Verdict:
+def decide(given: VerifyInput) -> CertificateVerdict:
     """The verdict; ``BadInput`` names the object that is none."""
     wire = {"takenAt": "1970-01-01T00:00:00Z", "objects": given.objects}
     return check(read_facts(msgspec.json.encode(wire), "input"), given.certificate, given.wishes)

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from outlive.base.patterns import Pattern
-from outlive.failover.verify.document import CertifiedSlot, CertifiedState, CertifiedVm
-from outlive.failover.verify.findings import Code, Findings
-from outlive.failover.verify.fleet import FleetSlot, Room, StateFleet, why_no_slot
-from outlive.failover.verify.memberships import objection, size
+from outlive.base import Pattern
+from outlive.failover.verify.document import CertifiedSlot, CertifiedState, CertifiedVm, Code, Findings
+from outlive.failover.verify.fleet import FleetSlot, Room, StateFleet, explain_no_slot
+from outlive.failover.verify.memberships import find_objection, format_size
 
 
 def compare_hosts(fleet: StateFleet, certificate: CertifiedState, found: Findings) -> None:
     """The same hosts in both."""
     seen = set(certificate.hosts)
     if len(seen) < len(certificate.hosts):
-        for host in _repeated(certificate.hosts):
+        for host in _find_repeated(certificate.hosts):
             found.add(Code.HOST_REPEATED, f"host {host} is there twice", host=host)
     for host in sorted(seen - fleet.hosts.keys()):
         found.add(Code.HOST_UNKNOWN, f"the state has no host {host}", host=host)
@@ -32,7 +31,7 @@ def compare_vms(fleet: StateFleet, certificate: CertifiedState, found: Findings)
     places = fleet.places
     claimed = {vm.id: vm.host for vm in certificate.vms}
     if len(claimed) < len(certificate.vms):
-        for name in _repeated(vm.id for vm in certificate.vms):
+        for name in _find_repeated(vm.id for vm in certificate.vms):
             found.add(Code.VM_REPEATED, f"VM {name} is there twice", vm=name)
     if claimed == places:
         return
@@ -51,12 +50,12 @@ def compare_slots(fleet: StateFleet, certificate: CertifiedState, found: Finding
     """Every certified slot as it is in the state, and no slot with members left out unless it is not ready."""
     seen = {slot.name for slot in certificate.slots}
     if len(seen) < len(certificate.slots):
-        for name in _repeated(slot.name for slot in certificate.slots):
+        for name in _find_repeated(slot.name for slot in certificate.slots):
             found.add(Code.SLOT_REPEATED, f"slot {name} is there twice", slot=name)
     for claimed in certificate.slots:
         slot = fleet.slots.get(claimed.name)
         if slot is None:
-            why = why_no_slot(fleet.reservations.get(claimed.name))
+            why = explain_no_slot(fleet.reservations.get(claimed.name))
             found.add(Code.SLOT_UNKNOWN, f"{claimed.name} is no slot: {why}", slot=claimed.name)
         else:
             _compare_slot(slot, claimed, found)
@@ -73,38 +72,42 @@ def _compare_slot(slot: FleetSlot, claimed: CertifiedSlot, found: Findings) -> N
         message = f"slot {name} is on {slot.host or 'no host'}, not on {claimed.host or 'no host'}"
         found.add(Code.SLOT_HOST, message, slot=name, host=claimed.host)
     if (slot.cpu_milli, slot.memory_bytes) != (claimed.cpu_milli, claimed.memory_bytes):
-        message = f"slot {name} holds {size(slot.cpu_milli, slot.memory_bytes)}, not "
-        found.add(Code.SLOT_SIZE, message + size(claimed.cpu_milli, claimed.memory_bytes), slot=name, host=slot.host)
+        message = f"slot {name} holds {format_size(slot.cpu_milli, slot.memory_bytes)}, not "
+        found.add(
+            Code.SLOT_SIZE, message + format_size(claimed.cpu_milli, claimed.memory_bytes), slot=name, host=slot.host
+        )
     if slot.allocations != claimed.allocations:
-        _compare_allocations(slot, claimed, found)
+        for vm in sorted(slot.allocations.keys() | claimed.allocations.keys()):
+            there, said = slot.allocations.get(vm), claimed.allocations.get(vm)
+            if there == said:
+                continue
+            if said is None:
+                what = f"lists VM {vm}, which the certificate leaves out"
+            elif there is None:
+                what = f"does not list VM {vm}"
+            else:
+                what = f"lists VM {vm} as on {there}, not on {said}"
+            found.add(Code.SLOT_ALLOCATIONS, f"slot {name} {what}", vm=vm, slot=name, host=slot.host)
     if not slot.ready:
         found.add(Code.SLOT_NOT_READY, f"slot {name} is not ready", slot=name, host=slot.host)
 
 
-def _compare_allocations(slot: FleetSlot, claimed: CertifiedSlot, found: Findings) -> None:
-    for vm in sorted(slot.allocations.keys() | claimed.allocations.keys()):
-        there, said = slot.allocations.get(vm), claimed.allocations.get(vm)
-        if there == said:
-            continue
-        if said is None:
-            what = f"lists VM {vm}, which the certificate leaves out"
-        elif there is None:
-            what = f"does not list VM {vm}"
-        else:
-            what = f"lists VM {vm} as on {there}, not on {said}"
-        found.add(Code.SLOT_ALLOCATIONS, f"slot {slot.name} {what}", vm=vm, slot=slot.name, host=slot.host)
-
-
-def _repeated(names: Iterable[str]) -> list[str]:
+def _find_repeated(names: Iterable[str]) -> list[str]:
     seen: set[str] = set()
     return sorted({name for name in names if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
 
 
 def check_room(fleet: StateFleet, certificate: CertifiedState, found: Findings) -> frozenset[str]:
     """Hosts without room for all that is reserved there; a violation for each that holds somebody's slot."""
-    left = fleet.room()
+    left = fleet.compute_room()
     full = frozenset(host for host in {slot.host for slot in fleet.slots.values()} if not _has_room(left.get(host)))
-    leaning = _leaning(fleet, certificate) if full else {}
+    leaning: dict[str, str] = {}
+    """Host → the first VM that is certified a slot there."""
+    for certified in certificate.vms if full else ():
+        for name in certified.slots:
+            slot = fleet.slots.get(name)
+            if slot is not None:
+                leaning.setdefault(slot.host, certified.id)
     for host in sorted(full & leaning.keys()):
         room, vm = left.get(host), leaning[host]
         if room is None:
@@ -114,21 +117,10 @@ def check_room(fleet: StateFleet, certificate: CertifiedState, found: Findings) 
             message = f"{host or 'the empty host'} holds a slot of VM {vm} and {what}"
             found.add(Code.CAPACITY_UNKNOWN, message, vm=vm, host=host)
         else:
-            lacking = size(max(0, -room[0]), max(0, -room[1]))
+            lacking = format_size(max(0, -room[0]), max(0, -room[1]))
             message = f"{host} holds a slot of VM {vm}; for its VMs and all that is reserved there it lacks {lacking}"
             found.add(Code.OVER_CAPACITY, message, vm=vm, host=host)
     return full
-
-
-def _leaning(fleet: StateFleet, certificate: CertifiedState) -> dict[str, str]:
-    """Host → the first VM that is certified a slot there."""
-    leaning: dict[str, str] = {}
-    for vm in certificate.vms:
-        for name in vm.slots:
-            slot = fleet.slots.get(name)
-            if slot is not None:
-                leaning.setdefault(slot.host, vm.id)
-    return leaning
 
 
 def _has_room(room: Room | None) -> bool:
@@ -172,24 +164,18 @@ def _check_slots(
             found.add(Code.NOT_CERTIFIED, message, vm=vm.id, slot=name)
         elif name in real:
             good.add(name)
-        else:
-            _add_reason(fleet, vm, name, found)
+        elif name not in fleet.slots:
+            message = f"slot {name}, listed for VM {vm.id}, is none of the state's"
+            found.add(Code.SLOT_UNKNOWN, message, vm=vm.id, slot=name)
+        elif (why := find_objection(fleet, vm.id, fleet.slots[name])) is not None:
+            host = fleet.slots[name].host
+            found.add(why[0], f"slot {name} on {host} {why[1]}", vm=vm.id, slot=name, host=host)
     for name in real:
         slot = fleet.slots[name]
         if name not in vm.slots and slot.host not in full:
             message = f"slot {name} on {slot.host} counts for VM {vm.id} and is not listed for it"
             found.add(Code.UNLISTED, message, vm=vm.id, slot=name, host=slot.host)
     return len(good)
-
-
-def _add_reason(fleet: StateFleet, vm: CertifiedVm, name: str, found: Findings) -> None:
-    slot = fleet.slots.get(name)
-    if slot is None:
-        found.add(Code.SLOT_UNKNOWN, f"slot {name}, listed for VM {vm.id}, is none of the state's", vm=vm.id, slot=name)
-        return
-    why = objection(fleet, vm.id, slot)
-    if why is not None:
-        found.add(why[0], f"slot {name} on {slot.host} {why[1]}", vm=vm.id, slot=name, host=slot.host)
 
 
 def check_needs(certificate: CertifiedState, found: Findings) -> None:

@@ -1,4 +1,4 @@
-"""The certificate as a document: its form, and how it is read.
+"""The certificate as a document: its form, how it is read, and the violations that a check finds.
 
 The form is written down here a second time on purpose: the maker's own structs are not shared
 (docs/reference/failover-certificate.md#certificate-form).
@@ -6,21 +6,19 @@ The form is written down here a second time on purpose: the maker's own structs 
 
 from __future__ import annotations
 
+import enum
 import json
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.resources.documents import json_error
+from outlive.base import BadInput
+from outlive.resources import json_error
 
 VERSION: Final = 1
 UNIT_OF_HOSTS: Final = "host"
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-Ground = Literal["reserved", "recoverable", "unproven"]
 
 
 class Strict(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -36,7 +34,7 @@ class CertifiedVm(Strict, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     slots: tuple[str, ...]
     required: Count = 0
     """Slots that it needs, where that is more than ``need``."""
-    by: Ground | None = None
+    by: Literal["reserved", "recoverable", "unproven"] | None = None
     """What becomes of it when its host dies; absent: nothing is claimed of that."""
 
 
@@ -89,11 +87,86 @@ def _check_members(raw: bytes, stated: CertifiedState, place: str) -> None:
     except OverflowError:
         whole = False
     if not whole:
-        json.loads(raw, object_pairs_hook=lambda pairs: _once(pairs, place), parse_int=str)
+        json.loads(raw, object_pairs_hook=lambda pairs: _check_unique(pairs, place), parse_int=str)
 
 
-def _once(pairs: list[tuple[str, object]], place: str) -> None:
+def _check_unique(pairs: list[tuple[str, object]], place: str) -> None:
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise BadInput(f"the member {twice[:80]!r} is there twice", place=place, remedy="write it once")
+
+
+SHOWN: Final = 20
+"""Violations that are kept in full; all are counted."""
+
+
+class Code(enum.StrEnum):
+    """Why a certificate is not accepted, in the order in which it is looked at."""
+
+    VERSION = "version"
+    DIGEST = "digest"
+    K = "k"
+    UNIT = "unit"
+    HOST_UNKNOWN = "host-unknown"
+    HOST_REPEATED = "host-repeated"
+    HOST_OMITTED = "host-omitted"
+    VM_REPEATED = "vm-repeated"
+    VM_UNKNOWN = "vm-unknown"
+    VM_ELSEWHERE = "vm-elsewhere"
+    VM_OMITTED = "vm-omitted"
+    SLOT_REPEATED = "slot-repeated"
+    SLOT_UNKNOWN = "slot-unknown"
+    SLOT_HOST = "slot-host"
+    SLOT_SIZE = "slot-size"
+    SLOT_ALLOCATIONS = "slot-allocations"
+    SLOT_NOT_READY = "slot-not-ready"
+    SLOT_OMITTED = "slot-omitted"
+    CAPACITY_UNKNOWN = "capacity-unknown"
+    OVER_CAPACITY = "over-capacity"
+    LISTED_TWICE = "listed-twice"
+    NOT_CERTIFIED = "slot-not-certified"
+    NOT_A_MEMBER = "not-a-member"
+    RECORDED_ELSEWHERE = "recorded-elsewhere"
+    NOT_ALLOWED = "host-not-allowed"
+    TOO_SMALL = "slot-too-small"
+    UNLISTED = "slot-unlisted"
+    TOO_FEW = "too-few-slots"
+    BELOW_REQUIRED = "need-below-required"
+    PARTIAL = "partial"
+    UNPLACED = "vm-unplaced"
+    GROUND = "covered-by"
+    COUNT = "count"
+    LOST = "lost"
+
+
+class CertificateViolation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One thing that is wrong, and whom it is about; what it is not about is empty."""
+
+    code: Code
+    message: str
+    vm: str = ""
+    slot: str = ""
+    host: str = ""
+
+
+class Findings:
+    """Collects violations."""
+
+    def __init__(self) -> None:
+        self.shown: list[CertificateViolation] = []
+        self.counts: dict[str, int] = {}
+
+    def add(self, code: Code, message: str, *, vm: str = "", slot: str = "", host: str = "") -> None:
+        """One more."""
+        self.count(code)
+        if len(self.shown) < SHOWN:
+            self.shown.append(CertificateViolation(code=code, message=message, vm=vm, slot=slot, host=host))
+
+    def count(self, code: Code, number: int = 1) -> None:
+        """More of the same, without their sentences."""
+        self.counts[code.value] = self.counts.get(code.value, 0) + number
+
+    def is_full(self) -> bool:
+        """Whether further sentences would be dropped."""
+        return len(self.shown) >= SHOWN

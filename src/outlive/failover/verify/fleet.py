@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.resources import (
     COMMITTED,
     CPU,
@@ -25,14 +25,15 @@ from outlive.resources import (
     RESERVATION_TYPE_LABEL,
     TYPE_LABEL_VALUES,
     Cluster,
+    Facts,
     Hypervisor,
     Membership,
     Reservation,
     Resource,
     VirtualMachine,
-    condition,
+    facts_type,
+    find_condition,
 )
-from outlive.resources.digest import Facts, facts_type
 
 SETTINGS_ANNOTATION: Final = "outlive.dev/settings"
 """On ``Cluster/default``: settings of the server that wrote the state, as JSON."""
@@ -98,31 +99,33 @@ class StateFleet:
         for item in facts:
             kinds.setdefault(type(item), []).append(item)
 
-        def of(kind: type[Resource]) -> list[Facts]:
+        def facts_of(kind: type[Resource]) -> list[Facts]:
             return kinds.get(facts_type(kind), [])
 
-        hosts, vms = of(Hypervisor), of(VirtualMachine)
-        kept = [_settings(cluster) for cluster in of(Cluster) if cluster.metadata.name == "default"]
+        hosts, vms = facts_of(Hypervisor), facts_of(VirtualMachine)
+        kept = [_read_settings(cluster) for cluster in facts_of(Cluster) if cluster.metadata.name == "default"]
         self.settings = kept[0] if kept else None
         """``None`` where the state keeps none."""
         trusting = self.settings is not None and bool(self.settings.failover.trust_hypervisor_location)
-        self.reservations: dict[str, Facts] = {found.metadata.name: found for found in of(Reservation)}
+        self.reservations: dict[str, Facts] = {found.metadata.name: found for found in facts_of(Reservation)}
         self.hosts = {host.metadata.name: host for host in sorted(hosts, key=lambda one: one.metadata.name)}
-        self.members: dict[str, Facts] = {one.metadata.name: one for one in of(Membership)}
+        self.members: dict[str, Facts] = {one.metadata.name: one for one in facts_of(Membership)}
         """Host with our daemon → its Membership."""
         self.specs: dict[str, Facts] = {}
         """Located VM → what it asks for."""
-        self.places = self._places(vms, trusting)
+        self.places = self._locate_vms(vms, trusting)
         """Located VM → its host."""
         self.unplaced = {vm.metadata.name: vm for vm in vms if self._is_unplaced(vm)}
         """VMs that are to run and of which it cannot be said where."""
         self.deleted = frozenset(vm.metadata.name for vm in vms if _is_deleted(vm))
         """VMs that go once nobody may run them: none of them needs slots."""
         self.slots = {
-            name: self._slot(found) for name, found in sorted(self.reservations.items()) if why_no_slot(found) is None
+            name: self._to_slot(found)
+            for name, found in sorted(self.reservations.items())
+            if explain_no_slot(found) is None
         }
 
-    def _slot(self, found: Facts) -> FleetSlot:
+    def _to_slot(self, found: Facts) -> FleetSlot:
         resources, status = found.spec.resources, found.status
         members = status.failover_reservation if status.consumer is None else None
         host = self.hosts.get(status.host)
@@ -132,11 +135,19 @@ class StateFleet:
             cpu_milli=resources.cpu_milli,
             memory_bytes=resources.memory_bytes,
             allocations=members.allocations if members is not None else {},
-            ready=_ready(found) is not False and status.consumer is None and (not status.host or _usable(host)),
+            ready=_is_ready(found) is not False and status.consumer is None and (not status.host or _is_usable(host)),
         )
 
-    def _places(self, vms: list[Facts], trusting: bool) -> dict[str, str]:
-        first, further = self._sightings()
+    def _locate_vms(self, vms: list[Facts], trusting: bool) -> dict[str, str]:
+        active = {name: [one.id for one in host.status.instances if one.active] for name, host in self.hosts.items()}
+        first: dict[str, str] = {}
+        """VM → the first host that reports it as active."""
+        for name in sorted(active, key=lambda one: (bool(self.hosts[one].status.lost), one), reverse=True):
+            first.update(dict.fromkeys(active[name], name))
+        further: dict[str, list[str]] = {}
+        if len(first) != sum(map(len, active.values())):
+            for one, name in ((one, name) for name, ids in active.items() for one in ids if first[one] != name):
+                further.setdefault(one, []).append(name)
         self._reported = first.keys()
         places: dict[str, str] = {}
         for vm in vms:
@@ -146,7 +157,7 @@ class StateFleet:
                 continue
             if seen is None and not _comes_up(vm):
                 continue
-            host = _place(vm.status)
+            host = _place_of(vm.status)
             reporting = () if seen is None else (seen, *further.get(name, ()))
             if trusting and seen is not None:
                 present = [one for one in reporting if not self._is_past(vm, host, one)]
@@ -174,24 +185,12 @@ class StateFleet:
             return False
         if name in self._reported:
             return True
-        host = self.hosts.get(_place(vm.status))
+        host = self.hosts.get(_place_of(vm.status))
         if vm.spec.power_state != "running" or _is_deleted(vm) or _is_down(vm.status):
             return False
         return host is None or all(one.id != name for one in host.status.instances)
 
-    def _sightings(self) -> tuple[dict[str, str], dict[str, list[str]]]:
-        """VM → the first host that reports it as active; and VM → further ones."""
-        active = {name: [one.id for one in host.status.instances if one.active] for name, host in self.hosts.items()}
-        first: dict[str, str] = {}
-        for name in sorted(active, key=lambda one: (bool(self.hosts[one].status.lost), one), reverse=True):
-            first.update(dict.fromkeys(active[name], name))
-        further: dict[str, list[str]] = {}
-        if len(first) != sum(map(len, active.values())):
-            for vm, name in ((vm, name) for name, ids in active.items() for vm in ids if first[vm] != name):
-                further.setdefault(vm, []).append(name)
-        return first, further
-
-    def units(self, unit: str) -> dict[str, str]:
+    def units_by_host(self, unit: str) -> dict[str, str]:
         """Host → what fails as one with it. A host without the label is a unit of its own."""
         if unit == "host":
             return {}
@@ -206,12 +205,29 @@ class StateFleet:
         """Whether a guard is armed there."""
         return host in self.members and bool(self.members[host].record.guard.armed)
 
-    def room(self) -> dict[str, Room | None]:
+    def compute_room(self) -> dict[str, Room | None]:
         """Host → what is left there after its VMs and everything that is reserved; ``None`` where that is unknown."""
-        blocked, running = self._blocked(), self._running()
+        blocked: dict[str, list[int]] = {}
+        arrived = {name: {one.id for one in host.status.instances} for name, host in self.hosts.items()}
+        for reservation in self.reservations.values():
+            cpu, memory = _room_of(reservation, arrived.get(reservation.status.host, set()))
+            hosts = {reservation.spec.target_host, reservation.status.host} - {""}
+            if reservation.spec.type == COMMITTED and not reservation.spec.target_host:
+                continue  # it was evicted
+            if len(hosts) == 1 and _awaited_vm(reservation) in arrived.get(min(hosts), ()):
+                continue
+            for host in hosts:
+                there = blocked.setdefault(host, [0, 0])
+                there[0] += cpu
+                there[1] += memory
+        running = {name: [0, 0] for name, host in self.hosts.items() if host.status.allocation is None}
+        for vm, place in self.places.items() if running else ():
+            if place in running:
+                running[place][0] += self.specs[vm].resources.cpu_milli
+                running[place][1] += self.specs[vm].resources.memory_bytes
         left: dict[str, Room | None] = {}
-        for name, host in self.hosts.items():
-            status = host.status
+        for name, facts in self.hosts.items():
+            status = facts.status
             capacity = status.effective_capacity if status.effective_capacity is not None else status.capacity
             if status.lost or capacity is None or CPU not in capacity or MEMORY not in capacity:
                 left[name] = None
@@ -222,34 +238,8 @@ class StateFleet:
             left[name] = (capacity[CPU] - used[0] - held[0], capacity[MEMORY] - used[1] - held[1])
         return left
 
-    def _running(self) -> dict[str, list[int]]:
-        """Host that reports no allocation → what its VMs need."""
-        running = {name: [0, 0] for name, host in self.hosts.items() if host.status.allocation is None}
-        if running:
-            for vm, place in self.places.items():
-                if place in running:
-                    running[place][0] += self.specs[vm].resources.cpu_milli
-                    running[place][1] += self.specs[vm].resources.memory_bytes
-        return running
 
-    def _blocked(self) -> dict[str, list[int]]:
-        blocked: dict[str, list[int]] = {}
-        arrived = {name: {one.id for one in host.status.instances} for name, host in self.hosts.items()}
-        for reservation in self.reservations.values():
-            cpu, memory = _held(reservation, arrived.get(reservation.status.host, set()))
-            hosts = {reservation.spec.target_host, reservation.status.host} - {""}
-            if reservation.spec.type == COMMITTED and not reservation.spec.target_host:
-                continue  # it was evicted
-            if len(hosts) == 1 and _awaited(reservation) in arrived.get(min(hosts), ()):
-                continue
-            for host in hosts:
-                there = blocked.setdefault(host, [0, 0])
-                there[0] += cpu
-                there[1] += memory
-        return blocked
-
-
-def why_no_slot(reservation: Facts | None) -> str | None:
+def explain_no_slot(reservation: Facts | None) -> str | None:
     """Why this is no slot; ``None`` for one."""
     if reservation is None:
         return "the state has no such reservation"
@@ -260,7 +250,7 @@ def why_no_slot(reservation: Facts | None) -> str | None:
     return None
 
 
-def _usable(host: Facts | None) -> bool:
+def _is_usable(host: Facts | None) -> bool:
     """Whether slots on the host can be used: it is known, not lost, not being emptied, and in working condition."""
     if host is None or host.status.lost or host.status.domain_state in ("flush", "flushed") or host.spec.drain:
         return False
@@ -281,7 +271,7 @@ def _is_deleted(vm: Facts) -> bool:
     return vm.metadata.deletion_timestamp is not None
 
 
-def _place(status: Facts) -> str:
+def _place_of(status: Facts) -> str:
     """Where the source has the VM: where it was lost, until it is seen running where it is assigned."""
     recovery, assigned = status.recovery, str(status.assigned.hypervisor)
     running = {one.hypervisor for one in status.holders if one.seen == "running" and not one.role}
@@ -290,12 +280,12 @@ def _place(status: Facts) -> str:
     return str(recovery.origin) if recovery.phase in ("waiting", "held", "claimed", "assigned") else assigned
 
 
-def _ready(found: Facts) -> bool | None:
-    said = condition(found.status.conditions, "Ready")
+def _is_ready(found: Facts) -> bool | None:
+    said = find_condition(found.status.conditions, "Ready")
     return None if said is None else said.status == "True"
 
 
-def _held(found: Facts, reported: set[str]) -> Room:
+def _room_of(found: Facts, reported: set[str]) -> Room:
     """What it holds beside the VMs that run; what the VMs of a commitment use already is inside these, as long as its
     host reports them."""
     spec = found.spec
@@ -303,7 +293,7 @@ def _held(found: Facts, reported: set[str]) -> Room:
     if spec.type != COMMITTED:
         return size
     details, seen = spec.committed_resource_reservation, found.status.committed_resource_reservation
-    if _ready(found) is True and (details is None or not details.resource_group):
+    if _is_ready(found) is True and (details is None or not details.resource_group):
         return (0, 0)
     if details is None or not details.allocations or spec.target_host != found.status.host:
         return size
@@ -315,7 +305,7 @@ def _held(found: Facts, reported: set[str]) -> Room:
     return (max(size[0] - confirmed[0], pending[0], 0), max(size[1] - confirmed[1], pending[1], 0))
 
 
-def _awaited(found: Facts) -> str | None:
+def _awaited_vm(found: Facts) -> str | None:
     """The VM that becomes what it holds, once its host reports it; one that only gets another size is there already."""
     if found.status.consumer is not None:
         return str(found.status.consumer.vm)
@@ -325,7 +315,7 @@ def _awaited(found: Facts) -> str | None:
     return None if details.intent in ("resize", "rebuild") else str(details.vm_id)
 
 
-def _settings(cluster: Facts) -> KeptSettings | None:
+def _read_settings(cluster: Facts) -> KeptSettings | None:
     kept = cluster.metadata.annotations.get(SETTINGS_ANNOTATION, "")
     if not kept:
         return None

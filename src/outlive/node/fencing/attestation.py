@@ -3,7 +3,7 @@
 Nobody can condemn such a host any more, and entries of virtual machines that were written under it are fenced by no
 proof. The assertion is about exactly those Memberships, by uid, through the highest epoch that any entry names; it is
 recorded in the Membership that has the host's name now, or in one that is made for it, in one write. What is made so is
-dead from the beginning and of no machine: whoever comes with that name empties itself first
+dead from the beginning and of no machine: a host that comes with that name empties itself first
 (``outlive.node.membership.join``). As everywhere, nothing protects from an assertion that is not true; what can be seen
 to be untrue is refused. The write is a compare-and-swap, so a host that registers at the same moment is seen. What
 entries name is read before: an entry that is written after it, in a later epoch, is not covered, and its virtual
@@ -16,14 +16,13 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import AlreadyExists, Conflict, Refused, Unknown
-from outlive.base.hashes import stable_hash
+from outlive.base import AlreadyExists, Clock, Conflict, Refused, Unknown, as_datetime, stable_hash
 from outlive.node.fencing.policy import HostSettings
 from outlive.node.membership.join import FORMER_LIMIT, NOBODYS, is_nobodys
-from outlive.node.membership.states import dated
+from outlive.node.membership.states import date_proofs
 from outlive.node.membership.steps import RecordOutcome
 from outlive.resources import (
+    CLUSTER,
     HOST_LABEL,
     Cluster,
     Fault,
@@ -38,12 +37,9 @@ from outlive.resources import (
     Proof,
     VirtualMachine,
 )
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.faults import REPORTER_LABEL
-from outlive.runtime.steps import Precondition, ProtocolStep
-from outlive.store import Selector, Store, list_all
-from outlive.store.access import read
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import REPORTER_LABEL, Precondition, ProtocolStep
+from outlive.store import Selector, Store, list_all, read
 
 ATTEMPTS: Final = 5
 """Swaps that are tried before the command gives up against other writers."""
@@ -86,14 +82,14 @@ def _attest(view: AttestView) -> RecordOutcome:
     fence = f"{view.host}.{epoch}.{view.token}"
     evidence = f"{view.name}: {view.reason}"
 
-    def proof(about: int) -> Proof:
+    def build_proof(about: int) -> Proof:
         return Proof(kind="operator", evidence=evidence, epoch=about, by=view.name, fence=fence)
 
-    kept = _former(view)
+    kept = _former_memberships(view)
     new = [
-        FormerMembership(uid=uid, dead_through=about, proof=proof(about))
+        FormerMembership(uid=uid, dead_through=about, proof=build_proof(about))
         for uid, about in sorted(view.lost.items())
-        if not _covers(kept, uid, about)
+        if not any(one.uid == uid and one.dead_through >= about for one in kept)
     ]
     fresh = {one.uid for one in new}
     former = (*(one for one in kept if one.uid in view.named and one.uid not in fresh), *new)
@@ -105,14 +101,14 @@ def _attest(view: AttestView) -> RecordOutcome:
         epoch=epoch,
         state="Revoked",
         dead_through=epoch,
-        proof=proof(epoch),
+        proof=build_proof(epoch),
         fence=FenceRecord(
             id=fence,
             epoch=epoch,
             phase=FencePhase.PROVEN,
             by=view.name,
             reason="its Membership was lost",
-            findings=(proof(epoch),),
+            findings=(build_proof(epoch),),
         ),
     )
     if view.only and view.record is not None:
@@ -120,20 +116,16 @@ def _attest(view: AttestView) -> RecordOutcome:
     return RecordOutcome(record=_replace(made, former=former, incarnation=view.incarnation or made.incarnation))
 
 
-def _covers(kept: tuple[FormerMembership, ...], uid: str, through: int) -> bool:
-    return any(one.uid == uid and one.dead_through >= through for one in kept)
-
-
-def _former(view: AttestView) -> tuple[FormerMembership, ...]:
+def _former_memberships(view: AttestView) -> tuple[FormerMembership, ...]:
     """What is recorded already."""
     return view.record.former if view.record is not None else ()
 
 
-def _holds_it(view: AttestView) -> bool:
+def _is_held(view: AttestView) -> bool:
     return view.record is not None and view.record.state == "Held"
 
 
-def _registered(view: AttestView) -> bool:
+def _has_registered(view: AttestView) -> bool:
     """Whether the host has registered all that it runs in the store as it is now."""
     return view.record is not None and view.incarnation in ("", view.record.incarnation)
 
@@ -179,18 +171,19 @@ ATTEST: Final = ProtocolStep(
         ),
         Precondition[AttestView](
             "figures-there",
-            lambda view: not _holds_it(view) or (view.has_figures and _registered(view)),
+            lambda view: not _is_held(view) or (view.has_figures and _has_registered(view)),
             lambda view: f"{view.host} is a member again, and has not said yet what is on it",
         ),
         Precondition[AttestView](
             "not-seen-there",
-            lambda view: not _holds_it(view) or not view.running,
+            lambda view: not _is_held(view) or not view.running,
             lambda view: f"{view.host} is a member again, and says that {view.running[0]} is on it",
         ),
         Precondition[AttestView](
             "room",
             lambda view: (
-                len({*view.lost, *(one.uid for one in _former(view) if one.uid in view.named)}) <= FORMER_LIMIT
+                len({*view.lost, *(one.uid for one in _former_memberships(view) if one.uid in view.named)})
+                <= FORMER_LIMIT
             ),
             lambda view: f"{FORMER_LIMIT} lost memberships of {view.host} are named by VMs already",
         ),
@@ -201,7 +194,7 @@ ATTEST: Final = ProtocolStep(
 
 async def lost_memberships(store: Store, host: str, *, but: str = "") -> dict[str, int]:
     """Uid → highest epoch, of Memberships of this host other than ``but`` that entries of virtual machines name."""
-    found, _ = await _entries(store, host, but)
+    found, _ = await _read_entries(store, host, but)
     return found
 
 
@@ -218,12 +211,12 @@ async def attest(store: Store, clock: Clock, host: str, membership: str = "", *,
     """
     for attempt in range(ATTEMPTS):
         found = await read(store, Membership, host)
-        view = await _view(store, host, found, membership, name=name, reason=reason)
+        view = await _build_view(store, host, found, membership, name=name, reason=reason)
         outcome = ATTEST.attempt(view)
         if outcome.refused is not None:
             raise Refused(outcome.refused.why, remedy=f"outlive why {host} shows its state")
         assert outcome.record is not None
-        record = dated(outcome.record, found.record if found is not None else None, as_datetime(clock.now()))
+        record = date_proofs(outcome.record, found.record if found is not None else None, as_datetime(clock.now()))
         try:
             if found is None:
                 await store.create(Membership(metadata=ObjectMeta(name=host), record=record))
@@ -240,11 +233,11 @@ async def attest(store: Store, clock: Clock, host: str, membership: str = "", *,
     raise AssertionError("unreachable")
 
 
-async def _view(
+async def _build_view(
     store: Store, host: str, found: Membership | None, membership: str, *, name: str, reason: str
 ) -> AttestView:
     uid = found.metadata.uid if found is not None else ""
-    lost, named = await _entries(store, host, uid)
+    lost, named = await _read_entries(store, host, uid)
     if membership:
         lost = {membership: lost[membership]} if membership in lost else {}
     usage = await read(store, HypervisorUsage, host)
@@ -274,12 +267,12 @@ def _waits_for(cluster: Cluster | None, host: str) -> bool:
 
 async def _has_reported(store: Store, host: str) -> bool:
     """Whether a name is kept from starting because the daemon of the host reported a domain of it."""
-    selector = Selector.labels({REPORTER_LABEL: "daemon", HOST_LABEL: host})
+    selector = Selector.from_labels({REPORTER_LABEL: "daemon", HOST_LABEL: host})
     faults = [one async for one in list_all(store, Fault, selector=selector)]
     return any(one.code == FaultCode.UNKNOWN_VM and not one.ended for one in faults)
 
 
-async def _entries(store: Store, host: str, but: str) -> tuple[dict[str, int], dict[str, set[str]]]:
+async def _read_entries(store: Store, host: str, but: str) -> tuple[dict[str, int], dict[str, set[str]]]:
     """Lost uid → highest epoch; VM → uids of this host that its entries name."""
     lost: dict[str, int] = {}
     named: dict[str, set[str]] = {}

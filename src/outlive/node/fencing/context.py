@@ -11,10 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Unavailable
-from outlive.base.natural import natural_key
-from outlive.base.random import Random
+from outlive.base import Clock, Random, Unavailable, as_datetime, natural_key
 from outlive.node.fencing.identity import SystemIndex
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import HostSettings
@@ -22,15 +19,11 @@ from outlive.node.fencing.power import EarlyIdentities, PowerSequence, answer_li
 from outlive.node.fencing.rehearsals import Rehearsals
 from outlive.node.fencing.rules import Observer, Rules
 from outlive.node.fencing.watcher import Watcher
-from outlive.node.membership.states import dated
+from outlive.node.membership.states import date_proofs
 from outlive.node.membership.steps import RecordOutcome
 from outlive.node.ports import CutPort, PowerPort
-from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef
-from outlive.resources.cluster import CLUSTER, is_lost
-from outlive.runtime.crashes import Crashes
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.informer import Informer
-from outlive.runtime.steps import ProtocolStep, Refusal
+from outlive.resources import CLUSTER, Cluster, Hypervisor, MemberRecord, Membership, ObjectRef, is_lost
+from outlive.runtime import Crashes, DecisionLog, Informer, ProtocolStep, Refusal
 from outlive.store import Store, compare_and_swap, read, swap
 
 POWER_AT_ONCE: Final = 64
@@ -41,7 +34,7 @@ V = TypeVar("V")
 _replace = msgspec.structs.replace
 
 
-class Written(NamedTuple):
+class WriteResult(NamedTuple):
     """What came of a step: a refusal, or the document as it is now; ``None``: there is none."""
 
     record: MemberRecord | None
@@ -82,8 +75,8 @@ class FencerContext:
         """Who has the role of the primary coordinator, as far as this host knows; empty: nobody."""
         self.rules = Rules(self)
         self.systems = SystemIndex()
-        self.hypervisors.subscribe(self.systems.changed)
-        self.memberships.subscribe(self.systems.joined)
+        self.hypervisors.subscribe(self.systems.on_hypervisor)
+        self.memberships.subscribe(self.systems.on_membership)
         self.power = PowerSequence(power, clock, decisions, self.systems)
         self.power_slots = asyncio.Semaphore(POWER_AT_ONCE)
         self.switching_on: dict[str, None] = {}
@@ -93,7 +86,7 @@ class FencerContext:
         self.identities = EarlyIdentities(self)
 
     def answer_limit_s(self, settings: HostSettings) -> float:
-        """How long one answer of the host's power controller may take now."""
+        """How long one answer of the host's BMC may take now."""
         host = settings.hypervisor
         known = (None,) if host is None else (host.status.power_answer_s, self.rehearsals.answer_s(host.name))
         return answer_limit_s(settings, max((one for one in known if one is not None), default=None))
@@ -111,7 +104,7 @@ class FencerContext:
         """Of faults of this fencer itself: its own host."""
         return ObjectRef(kind="Hypervisor", name=self.me)
 
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether I am the first of the coordinators that are not silent: who writes what all know."""
         mine = natural_key(self.me)
         return not any(natural_key(host) < mine and self.is_heard(host) for host in self.others)
@@ -123,11 +116,11 @@ class FencerContext:
             return False
         return self.clock.monotonic() - seen.since <= self.rules.silence_s(host, seen)
 
-    async def membership(self, host: str) -> Membership | None:
+    async def read_membership(self, host: str) -> Membership | None:
         """As it is now; ``None`` if there is none."""
         return await read(self.store, Membership, host)
 
-    async def settings(self, host: str) -> HostSettings:
+    async def read_settings(self, host: str) -> HostSettings:
         """What operators want now. ``Unavailable`` while nobody knows, because what the cluster said is gone."""
         cluster = await read(self.store, Cluster, CLUSTER)
         hypervisor = await read(self.store, Hypervisor, host)
@@ -147,7 +140,7 @@ class FencerContext:
         step: ProtocolStep[V, RecordOutcome],
         view: Callable[[MemberRecord], V],
         applied: Callable[[MemberRecord], bool],
-    ) -> Written:
+    ) -> WriteResult:
         """Take the step on the Membership as it is now, unless it is ``applied`` already."""
         refused: Refusal | None = None
         replaced = ""
@@ -164,9 +157,9 @@ class FencerContext:
             refused, replaced = outcome.refused, found.metadata.resource_version
             if outcome.record is None:
                 return None
-            return _replace(found, record=dated(outcome.record, found.record, as_datetime(self.clock.now())))
+            return _replace(found, record=date_proofs(outcome.record, found.record, as_datetime(self.clock.now())))
 
         now = await compare_and_swap(self.store, Membership, host, change, clock=self.clock)
         if now is not None and refused is None and replaced not in ("", now.metadata.resource_version):
             self.memberships.note(now, replaced=replaced)
-        return Written(None if now is None else now.record, refused)
+        return WriteResult(None if now is None else now.record, refused)

@@ -1,9 +1,9 @@
 """Which faults fencing has, as a function of the Memberships and of what holds this fencer back.
 
-The first of the coordinators that are not silent records them (``leads``), so what one leaves behind when it dies the
-next one ends or refreshes (docs/concepts/safety.md#woken). It also ends what the daemon of a host reported of domains
-that the store did not know, once that host is proven dead: nobody else would, and when the host's Membership is deleted
-the proof is gone with it.
+The first of the coordinators that are not silent records them (``is_leader``), so what one leaves behind when it dies
+the next one ends or refreshes (docs/concepts/safety.md#woken). It also ends what the daemon of a host reported of
+domains that the store did not know, once that host is proven dead: nobody else would, and when the host's Membership is
+deleted the proof is gone with it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import as_datetime
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import OutliveError, as_datetime, get_logger
 from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.fence import AWAITED
 from outlive.node.fencing.isolation import Isolations, Unrecorded
 from outlive.node.fencing.states import POWER_ON_WAITS_S, TAKEN, is_off, is_open
 from outlive.node.membership.states import is_dead
 from outlive.resources import HOST_LABEL, Fault, MemberRecord, ObjectRef
-from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.reasons.model import Value, names
-from outlive.runtime.faults import LIST_AGAIN_S, REPORTER_LABEL, ActiveFault, FaultRecorder
+from outlive.resources.reasons import FaultCode, Value, join_names
+from outlive.runtime import LIST_AGAIN_S, REPORTER_LABEL, ActiveFault, FaultRecorder
 from outlive.store import Selector, list_all, swap
 
 _replace = msgspec.structs.replace
@@ -47,20 +44,20 @@ class Holds:
         """My own host is to be fenced, and nobody else is there to do it."""
         self._active: dict[FaultCode, tuple[float, dict[str, Value]]] = {}
 
-    def found(self, code: FaultCode, now: float, fields: dict[str, Value] | None = None) -> None:
+    def note_hold(self, code: FaultCode, now: float, fields: dict[str, Value] | None = None) -> None:
         """Nobody is condemned, or a host is not, for this reason."""
         self._active[code] = (now + HOLD_S, fields or {})
 
-    def unknown(self, now: float) -> None:
+    def extend_holds(self, now: float) -> None:
         """The observer cannot say whether what held it back still does."""
-        self._active = {code: (now + HOLD_S, fields) for code, fields in self.active(now)}
+        self._active = {code: (now + HOLD_S, fields) for code, fields in self.active_holds(now)}
 
-    def over(self, *codes: FaultCode) -> None:
+    def clear_holds(self, *codes: FaultCode) -> None:
         """These hold it back no more."""
         for code in codes:
             self._active.pop(code, None)
 
-    def active(self, now: float) -> list[tuple[FaultCode, dict[str, Value]]]:
+    def active_holds(self, now: float) -> list[tuple[FaultCode, dict[str, Value]]]:
         """Those that were found lately."""
         return [(code, fields) for code, (until, fields) in self._active.items() if now < until]
 
@@ -73,19 +70,19 @@ def fencing_faults(
     unrecorded: Mapping[str, Unrecorded] | None = None,
 ) -> Iterator[ActiveFault]:
     """All that are active at ``now`` (monotonic). ``unrecorded``: as of ``Isolations``."""
-    for code, fields in holds.active(now):
+    for code, fields in holds.active_holds(now):
         yield ActiveFault(code, CLUSTER, fields)
     if holds.waits:
         yield ActiveFault(FaultCode.FENCE_WAITS, ObjectRef(kind="Hypervisor", name=me))
     for host, record in members:
         subject = ObjectRef(kind="Hypervisor", name=host)
-        for code, fields in _of_host(record):
+        for code, fields in _host_faults(record):
             yield ActiveFault(code, subject, fields)
     for host, isolated in (unrecorded or {}).items():
         yield ActiveFault(FaultCode.ISOLATION_UNRECORDED, ObjectRef(kind="Hypervisor", name=host), isolated._asdict())
 
 
-def _of_host(record: MemberRecord) -> Iterator[tuple[FaultCode, dict[str, Value]]]:
+def _host_faults(record: MemberRecord) -> Iterator[tuple[FaultCode, dict[str, Value]]]:
     fence = record.fence
     unproven = {one.kind: one.why for one in fence.unproven}
     if is_off(record):
@@ -109,7 +106,7 @@ def _of_host(record: MemberRecord) -> Iterator[tuple[FaultCode, dict[str, Value]
     if record.distrusted:
         yield (
             FaultCode.PROOF_CONTRADICTED,
-            {"kinds": names(tuple(record.distrusted)), "words": " ".join(record.distrusted)},
+            {"kinds": join_names(tuple(record.distrusted)), "words": " ".join(record.distrusted)},
         )
 
 
@@ -125,10 +122,10 @@ class FenceFaults:
         self._reports_due_s: dict[tuple[str, int], float] = {}
         """Host and epoch that are proven dead → when is looked next for what that host reported (monotonic)."""
 
-    async def look(self) -> None:
+    async def compare(self) -> None:
         """Compare them."""
         context = self._context
-        leads = context.leads() and context.memberships.stalled_s() <= DOUBT_S
+        leads = context.is_leader() and context.memberships.stalled_s() <= DOUBT_S
         if leads and not self._led:
             self._recorder.forget()
         self._led = leads
@@ -151,22 +148,20 @@ class FenceFaults:
             return
         try:
             async for fault in list_all(
-                self._context.store, Fault, selector=Selector.labels({REPORTER_LABEL: "daemon"})
+                self._context.store, Fault, selector=Selector.from_labels({REPORTER_LABEL: "daemon"})
             ):
                 reporter = fault.metadata.labels.get(HOST_LABEL, "")
-                if fault.code == FaultCode.UNKNOWN_VM and not fault.ended and any(host == reporter for host, _ in due):
-                    await self._end_report(fault, reporter)
+                if fault.code != FaultCode.UNKNOWN_VM or fault.ended or all(host != reporter for host, _ in due):
+                    continue
+                # exactly this version, if the reporter is dead by now: a host that is back writes another version
+                member = await self._context.read_membership(reporter)
+                if member is None or not is_dead(member.record):
+                    continue
+                at = as_datetime(self._context.clock.now())
+                await swap(self._context.store, _replace(fault, ended=True, last_seen=at))
+                why = "its host is proven dead"
+                _log.info("fault.ended", fault=fault.name, reporter="fencer", host=reporter, why=why)
         except (OutliveError, TimeoutError) as error:
             _log.warning("fencing.reports_not_ended", error=str(error) or "no answer in time")
         else:
             self._reports_due_s |= dict.fromkeys(due, now + LIST_AGAIN_S)
-
-    async def _end_report(self, fault: Fault, reporter: str) -> None:
-        """End exactly this version of the fault if its reporter is dead by now: a host that comes back and reports the
-        domain anew writes another version."""
-        member = await self._context.membership(reporter)
-        if member is None or not is_dead(member.record):
-            return
-        at = as_datetime(self._context.clock.now())
-        await swap(self._context.store, _replace(fault, ended=True, last_seen=at))
-        _log.info("fault.ended", fault=fault.name, reporter="fencer", host=reporter, why="its host is proven dead")

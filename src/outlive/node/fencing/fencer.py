@@ -8,17 +8,13 @@ is a task of its own, so that a rack takes no longer than one host (docs/concept
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from outlive.base.clock import as_datetime
-from outlive.base.errors import OutliveError
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger, new_global_request_id, request_context
-from outlive.base.natural import natural_key
+from outlive.base import Ids, OutliveError, as_datetime, get_logger, natural_key, new_global_request_id, request_context
 from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.faults import FenceFaults, Holds
 from outlive.node.fencing.fence import Fence, Opening
@@ -28,16 +24,13 @@ from outlive.node.fencing.policy import fence_order
 from outlive.node.fencing.power import switch_on_hosts
 from outlive.node.fencing.rules import RateRule
 from outlive.node.fencing.states import TRUST_AGAIN, TrustView, is_open
-from outlive.node.fencing.suspicion import Why, evaluate
-from outlive.node.fencing.watcher import HAIR_S, Ripe, Seen, Suspicions
-from outlive.resources import Cluster, FenceRecord, Hypervisor, MemberRecord, Membership, Spared
+from outlive.node.fencing.suspicion import SuspicionHold, evaluate
+from outlive.node.fencing.watcher import HAIR_S, Ripe, SeenHost, Suspicions
+from outlive.resources import Cluster, FenceRecord, Hypervisor, HypervisorStatus, Membership, Spared
 from outlive.resources import PowerOn as PowerOnRecord
-from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.reasons.model import Value
-from outlive.runtime.faults import FaultRecorder
-from outlive.runtime.metrics import Metrics
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import compare_and_swap
+from outlive.resources.reasons import FaultCode, Value
+from outlive.runtime import FaultRecorder, Metrics, OrderedTaskGroup, Periodic
+from outlive.store import change_status
 
 ROUND_S: Final = 0.25
 """Two looks at the silent hosts lie at least so far apart."""
@@ -82,7 +75,7 @@ class Fencer:
         self._holds = Holds()
         self._isolations = Isolations(context)
         self._faults = FenceFaults(context, self._holds, self._isolations, faults)
-        self._suspicions = Suspicions(context.watcher, context.rules.looks)
+        self._suspicions = Suspicions(context.watcher, context.rules.decide_looks)
         self._opening = Opening(context)
         self._confirmation = PeerConfirmation(context)
         self._asked: dict[str, float] = {}
@@ -90,10 +83,10 @@ class Fencer:
         self._tasks: dict[str, Fence | None] = {}
         """Hosts that a task of mine works on; its fence once there is one."""
         self._group: OrderedTaskGroup | None = None
-        self._fences = metrics.counter(
+        self._fences = metrics.add_counter(
             "fences_total", "Hosts condemned by this fencer, by what became of it", ("result",)
         )
-        self._took = metrics.histogram("fence_seconds", "From the last renewal seen to the proof", ())
+        self._took = metrics.add_histogram("fence_seconds", "From the last renewal seen to the proof", ())
 
     async def run(self) -> None:
         """Watch and fence until cancelled."""
@@ -110,20 +103,19 @@ class Fencer:
             context.clusters.subscribe(self._cluster_changed)
             group.create_task(context.rehearsals.run(), name="fencer rehearses")
             for seconds, name, look in (
-                (FAULTS_S, "reports faults", self._faults.look),
+                (FAULTS_S, "reports faults", self._faults.compare),
                 (TRUST_S, "trusts again", self._trust),
                 (ISOLATIONS_S, "ends isolations", self._isolations.end),
                 (POWER_ON_S, "switches on", partial(switch_on_hosts, context, group)),
-                (FORECAST_S, "forecasts", Forecast(context).look),
+                (FORECAST_S, "forecasts", FenceForecast(context).write_forecast),
             ):
                 group.create_task(self._repeat(seconds, name, look), name=f"fencer {name}")
             try:
-                while True:
-                    await self._clock.sleep(self._inspect_hosts())
+                await Periodic(self._inspect_hosts, ROUND_S, clock=self._clock).run()
             finally:
                 self._confirmation.end()
 
-    def _inspect_hosts(self) -> float:
+    async def _inspect_hosts(self) -> float:
         """Look at all hosts; in how many seconds again. A crash costs no more than a moment: what was seen of hosts
         stays known, and a fencer that began anew would see each silence from its start."""
         part = "its fencer, which looks at hosts"
@@ -137,28 +129,41 @@ class Fencer:
 
     async def _repeat(self, seconds: float, name: str, look: Callable[[], Awaitable[None]]) -> None:
         """What the store does not answer is looked at again the next time."""
-        while True:
-            wait_s, part = seconds, f"its fencer, which {name}"
-            try:
-                await look()
-                self.context.report_success(part)
-            except OutliveError as error:
-                _log.info("fence.look_put_off", part=name, error=str(error))
-            except Exception as error:  # noqa: BLE001 - a fault says so; fencing must not end with its reports
-                wait_s = max(seconds, self.context.report_crash(part, error))
-            await self._clock.sleep(wait_s)
+        part = f"its fencer, which {name}"
+
+        async def act() -> None:
+            await look()
+            self.context.report_success(part)
+
+        def put_off(error: Exception) -> None:
+            _log.info("fence.look_put_off", part=name, error=str(error))
+
+        await Periodic(
+            act,
+            seconds,
+            clock=self._clock,
+            failed=put_off,
+            crashed=partial(self.context.report_crash, part),  # fencing must not end with its reports
+        ).run()
 
     # What changes
 
     def _membership_changed(self, old: Membership | None, new: Membership | None) -> None:
-        self.context.watcher.changed(old, new)
+        self.context.watcher.on_membership(old, new)
         host = new.name if new is not None else old.name if old is not None else ""
         record = None if new is None else new.record
         fence = self._tasks.get(host)
         if fence is not None:
-            fence.seen(record)
-        if record is not None and record.fence.id and _moved(None if old is None else old.record, record):
-            self._rules.rate.count(self._rules.unit(host), self._clock.monotonic())
+            fence.update_record(record)
+        if record is None or not record.fence.id:
+            return
+        # a fence was opened, went on, or ended in a proof; not what was done to have the host back since
+        progressed = is_open(record)
+        if old is not None:
+            before, now = _without_power_on(old.record.fence), _without_power_on(record.fence)
+            progressed = record.state == "Revoked" and before != now
+        if progressed:
+            self._rules.rate.count(self._rules.rate_unit(host), self._clock.monotonic())
 
     def _hypervisor_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
         name = new.name if new is not None else old.name if old is not None else ""
@@ -188,31 +193,39 @@ class Fencer:
 
     def _round(self) -> None:
         now = self._clock.monotonic()
-        self._rules.look()
-        if self._rules.released():
-            self._holds.over(FaultCode.STORM_HOLD, FaultCode.RATE_HOLD)
-        self._look_at_requests(now)
-        for host in self.context.watcher.due(now, self._rules.silence_s):
+        self._rules.observe()
+        if self._rules.check_release():
+            self._holds.clear_holds(FaultCode.STORM_HOLD, FaultCode.RATE_HOLD)
+        self._carry_out_requests(now)
+        for host in self.context.watcher.find_due(now, self._rules.silence_s):
             self._suspicions.begin(host, now)
             if self._group is not None:
-                self.context.identities.ask(host, self._group, self._suspicions.said)
+                self.context.identities.ask(host, self._group, self._suspicions.note_answer)
         self._suspicions.drop_the_living()
-        self.context.identities.forget_others((*self._suspicions, *self._tasks))
+        self.context.identities.forget_except((*self._suspicions, *self._tasks))
         self._confirmation.publish(self._suspicions)
-        takeable = self._look_at_open_fences(now)
+        takeable: list[str] = []  # hosts whose open fences nobody carries on
+        for host in list(self.context.watcher.open):
+            seen = self.context.watcher.get(host)
+            if seen is None or host in self._tasks:
+                continue
+            if seen.record.fence.by == self.me:
+                self._start(host, partial(self._resume, host, seen))
+            elif self._rules.is_orphaned(host, seen, now):
+                takeable.append(host)
         if takeable or self._suspicions.next_at() <= now:
             self._judge(now, takeable)
 
-    def _look_at_requests(self, now: float) -> None:
-        """Try until the host is condemned, whoever did it, or somebody changes the order: answers may be lost.
+    def _carry_out_requests(self, now: float) -> None:
+        """Try until any fencer has condemned the host, or an operator changes the order: answers may be lost.
 
-        What is asked of my own host is left to another: whoever switches itself off does not live to prove it.
+        Requests about my own host are left to another: a host that switches itself off does not live to prove it.
         """
         mine = self._carries_out_orders()
         for host, due in list(self._asked.items()):
             seen = self.context.watcher.get(host)
             uid = seen.membership.metadata.uid if seen is not None else ""
-            asked = fence_order(self._rules.settings(host).fencing.requested, uid)
+            asked = fence_order(self._rules.settings_of(host).fencing.requested, uid)
             if seen is None or asked is None or asked[0] != seen.record.epoch or seen.record.state != "Held":
                 del self._asked[host]
             elif not mine or host == self.me:
@@ -236,19 +249,6 @@ class Fencer:
             (host not in self._asked or natural_key(host) < mine) and context.is_heard(host) for host in context.others
         )
 
-    def _look_at_open_fences(self, now: float) -> list[str]:
-        """Carry mine on; say which of the others nobody carries on."""
-        takeable: list[str] = []
-        for host in list(self.context.watcher.open):
-            seen = self.context.watcher.get(host)
-            if seen is None or host in self._tasks:
-                continue
-            if seen.record.fence.by == self.me:
-                self._start(host, partial(self._resume, host, seen))
-            elif self._rules.orphaned(host, seen, now):
-                takeable.append(host)
-        return takeable
-
     def _judge(self, now: float, takeable: list[str]) -> None:
         result = self._opening.evaluate()
         for host in result.adopt:
@@ -256,44 +256,39 @@ class Fencer:
             if host in takeable and seen is not None:
                 self._start(host, partial(self._opening.take_over, host, seen))
         if result.reason is not None:
-            self._held_back(result.reason)
+            # nobody is suspected now: a fresh observer goes on where it was; after a storm it begins anew
+            at = self._clock.monotonic()
+            if result.reason in (SuspicionHold.STORM, SuspicionHold.MAINTENANCE):
+                self._suspicions.clear()
+            else:
+                self._suspicions.put_off(at + ROUND_S)
+            if result.reason is SuspicionHold.STORM:
+                self._holds.note_hold(FaultCode.STORM_HOLD, at)
+            elif result.reason in (SuspicionHold.OBSERVER_STALE, SuspicionHold.OBSERVER_GRACE):
+                self._holds.extend_holds(at)
             return
-        self._holds.over(FaultCode.STORM_HOLD)
-        for ripe in self._suspicions.ripe(result.suspects, now):
-            if ripe.host not in self._tasks:
-                self._condemn_if_agreed(ripe, now)
-
-    def _held_back(self, reason: Why) -> None:
-        """Nobody is suspected now. A fresh observer goes on where it was; after a storm it begins anew."""
-        now = self._clock.monotonic()
-        if reason in (Why.STORM, Why.MAINTENANCE):
-            self._suspicions.clear()
-        else:
-            self._suspicions.put_off(now + ROUND_S)
-        if reason is Why.STORM:
-            self._holds.found(FaultCode.STORM_HOLD, now)
-        elif reason in (Why.OBSERVER_STALE, Why.OBSERVER_GRACE):
-            self._holds.unknown(now)
-
-    def _condemn_if_agreed(self, ripe: Ripe, now: float) -> None:
-        agreed = self._confirmation.ask(ripe.host, ripe.seen, ripe.waited_s)
-        if agreed.go:
-            self._condemn_if_allowed(ripe, agreed, now)
-            return
-        self._suspicions.again(ripe.host, now + ROUND_S)
-        if ripe.waited_s == 0.0:
-            _log.info("fence.asks_another", host=ripe.host, why=agreed.why)
+        self._holds.clear_holds(FaultCode.STORM_HOLD)
+        for ripe in self._suspicions.find_ripe(result.suspects, now):
+            if ripe.host in self._tasks:
+                continue
+            agreed = self._confirmation.ask(ripe.host, ripe.seen, ripe.waited_s)
+            if agreed.go:
+                self._condemn_if_allowed(ripe, agreed, now)
+                continue
+            self._suspicions.postpone(ripe.host, now + ROUND_S)
+            if ripe.waited_s == 0.0:
+                _log.info("fence.asks_another", host=ripe.host, why=agreed.why)
 
     def _condemn_if_allowed(self, ripe: Ripe, agreed: AgreeResult, now: float) -> None:
         host = ripe.host
-        policy, unit = self._rules.cluster().fencing, self._rules.unit(host)
+        policy, unit = self._rules.cluster_spec().fencing, self._rules.rate_unit(host)
         if not self._rules.rate.reserve(unit, now, limit=policy.fences_limit, window_s=policy.fences_window_s):
             fields: dict[str, Value] = {
                 "host": host,
                 "limit": policy.fences_limit,
                 "window_s": policy.fences_window_s,
             }
-            self._holds.found(FaultCode.RATE_HOLD, now, fields)
+            self._holds.note_hold(FaultCode.RATE_HOLD, now, fields)
             return
         if agreed.reason is Agreed.NO_ANSWER:
             _log.warning("fence.judged_alone", host=host, why=agreed.why)
@@ -316,7 +311,14 @@ class Fencer:
             with request_context(greq=new_global_request_id(self._ids, "fence"), req=host):
                 fence = await opening()
                 if fence is not None:
-                    await self._carry(fence)
+                    self._tasks[host] = fence
+                    await fence.run()
+                    if fence.dead:
+                        took_s = self._clock.monotonic() - fence.quiet_since
+                        self._took.labels().observe(took_s)
+                        self._fences.labels("proven").inc()
+                        took_s = round(took_s, 3)
+                        _log.warning("fence.proven", host=host, fence=fence.id, epoch=fence.epoch, took_s=took_s)
             self.context.report_success(part)
         except OutliveError as error:
             _log.warning("fence.put_off", host=host, error=str(error))
@@ -334,33 +336,23 @@ class Fencer:
         self._fences.labels("lives" if fence is None else "condemned").inc()
         return fence
 
-    async def _resume(self, host: str, seen: Seen) -> Fence:
+    async def _resume(self, host: str, seen: SeenHost) -> Fence:
         return Fence(self.context, host, seen.record, seen.quiet_since)
-
-    async def _carry(self, fence: Fence) -> None:
-        self._tasks[fence.host] = fence
-        await fence.run()
-        if not fence.dead:
-            return
-        took_s = self._clock.monotonic() - fence.quiet_since
-        self._took.labels().observe(took_s)
-        self._fences.labels("proven").inc()
-        _log.warning("fence.proven", host=fence.host, fence=fence.id, epoch=fence.epoch, took_s=round(took_s, 3))
 
     # Trust
 
     async def _trust(self) -> None:
         """Trust kinds of proof again that turned out wrong for a host, once an operator says so."""
-        for host, seen in list(self.context.watcher) if self.context.leads() else ():
-            word = self._rules.settings(host).fencing.trust_again
+        for host, seen in list(self.context.watcher) if self.context.is_leader() else ():
+            word = self._rules.settings_of(host).fencing.trust_again
             if seen.record.distrusted and word not in ("", seen.record.trust_word):
                 try:
-                    await self._trust_again(host)
+                    await self._trust_proofs(host)
                 except OutliveError as error:
                     _log.info("fence.trust_put_off", host=host, error=str(error))
 
-    async def _trust_again(self, host: str) -> None:
-        word = (await self.context.settings(host)).fencing.trust_again
+    async def _trust_proofs(self, host: str) -> None:
+        word = (await self.context.read_settings(host)).fencing.trust_again
         written = await self.context.take(
             host,
             TRUST_AGAIN,
@@ -371,14 +363,7 @@ class Fencer:
             _log.info("fence.trusted_again", host=host, word=word)
 
 
-def _moved(before: MemberRecord | None, now: MemberRecord) -> bool:
-    """Whether a fence was opened, went on, or ended in a proof; not what was done to have the host back since."""
-    if before is None:
-        return is_open(now)
-    return now.state == "Revoked" and _fenced(before.fence) != _fenced(now.fence)
-
-
-def _fenced(fence: FenceRecord) -> FenceRecord:
+def _without_power_on(fence: FenceRecord) -> FenceRecord:
     return msgspec.structs.replace(fence, power_on=PowerOnRecord())
 
 
@@ -388,68 +373,67 @@ SPARED_KEPT: Final = 8
 _replace = msgspec.structs.replace
 
 
-class Forecast:
+class FenceForecast:
     """What would have been condemned but for maintenance: written to ``Hypervisor.status.spared``, never acted on.
 
     The rules that suspect hosts go on in maintenance, on the same peers and the same silence, as if nobody were in it;
     only a second observer is not asked. It does not know which of these hosts would have been proven dead, and while
-    the store is away nothing is written (docs/operating/fencing.md#maintenance).
+    the store is away nothing is written (docs/how-to/fencing.md#maintenance).
     """
 
     def __init__(self, context: FencerContext) -> None:
         self._context = context
-        self._suspicions = Suspicions(context.watcher, context.rules.looks)
+        self._suspicions = Suspicions(context.watcher, context.rules.decide_looks)
         self._rate = RateRule()
         self._written: dict[str, tuple[int, int]] = {}
         """Host → epoch and renewal of the silence that was written down."""
 
-    async def look(self) -> None:
+    async def write_forecast(self) -> None:
         """Write down who would have been condemned since the last look."""
-        for host, one in list(self._spared()):
-            await self._write(host, one)
-
-    def _spared(self) -> Iterator[tuple[str, Spared]]:
         now, wall = self._context.clock.monotonic(), self._context.clock.now()
         rules = self._context.rules
-        under = {host: why for host, _ in self._context.watcher if (why := rules.settings(host).maintenance(wall))}
+        under = {
+            host: why for host, _ in self._context.watcher if (why := rules.settings_of(host).active_maintenance(wall))
+        }
         self._written = {host: found for host, found in self._written.items() if host in under}
         if not under:
             self._suspicions.clear()
             self._rate.clear()
             return
         self._suspicions.drop_the_living()
-        result = evaluate(self._context.rules.evaluation(resting=False))
+        result = evaluate(rules.evaluation_input(resting=False))
         if result.reason is not None:
             self._suspicions.put_off(now + FORECAST_S)
             return
-        for ripe in self._suspicions.ripe(result.suspects, now):
+        spared: list[tuple[str, Spared]] = []
+        for ripe in self._suspicions.find_ripe(result.suspects, now):
             host, seen = ripe.host, ripe.seen
             silence = (seen.record.epoch, seen.record.seq)
             if host not in under or self._written.get(host) == silence:
                 continue
-            why = self._why(host, seen, now)
+            policy, unit = rules.cluster_spec().fencing, rules.rate_unit(host)
+            why = f"not renewed for {now - seen.since:.1f} s (limit {rules.silence_s(host, seen):g} s)"
+            if self._rate.reserve(unit, now, limit=policy.fences_limit, window_s=policy.fences_window_s):
+                self._rate.count(unit, now)
+                self._rate.release(unit)
+            else:
+                why = f"{why}, and then only after a release: {policy.fences_limit} failure domains came before it"
             self._written[host] = silence
-            if self._context.leads():
-                yield host, Spared(at=as_datetime(wall), epoch=silence[0], seq=silence[1], why=why, under=under[host])
-
-    def _why(self, host: str, seen: Seen, now: float) -> str:
-        policy, unit = self._context.rules.cluster().fencing, self._context.rules.unit(host)
-        why = f"not renewed for {now - seen.since:.1f} s (limit {self._context.rules.silence_s(host, seen):g} s)"
-        if not self._rate.reserve(unit, now, limit=policy.fences_limit, window_s=policy.fences_window_s):
-            return f"{why}, and then only after a release: {policy.fences_limit} failure domains came before it"
-        self._rate.count(unit, now)
-        self._rate.release(unit)
-        return why
+            if self._context.is_leader():
+                one = Spared(at=as_datetime(wall), epoch=silence[0], seq=silence[1], why=why, under=under[host])
+                spared.append((host, one))
+        for host, one in spared:
+            await self._write(host, one)
 
     async def _write(self, name: str, one: Spared) -> None:
-        def change(host: Hypervisor | None) -> Hypervisor | None:
-            kept = () if host is None else host.status.spared
-            if host is None or any((old.epoch, old.seq) == (one.epoch, one.seq) for old in kept):
+        def add_spared(host: Hypervisor) -> HypervisorStatus | None:
+            kept = host.status.spared
+            if any((old.epoch, old.seq) == (one.epoch, one.seq) for old in kept):
                 return None
-            return _replace(host, status=_replace(host.status, spared=(*kept, one)[-SPARED_KEPT:]))
+            return _replace(host.status, spared=(*kept, one)[-SPARED_KEPT:])
 
         try:
-            await compare_and_swap(self._context.store, Hypervisor, name, change, clock=self._context.clock)
+            await change_status(self._context.store, Hypervisor, name, add_spared, clock=self._context.clock)
         except OutliveError as error:
             self._written.pop(name, None)
             _log.warning("fence.forecast_not_written", host=name, why=one.why, error=str(error))

@@ -1,4 +1,4 @@
-"""Whose power controller that is: the system uuid that it says, compared with what is known of its host.
+"""Whose BMC that is: the system uuid that it says, compared with what is known of its host.
 
 That is what ``spec.fencing.systemUuid`` says; where it is empty, what the machine said of its board when it joined. A
 host's token is bound to that (``node.permissions``), and its Membership names the board together with the epoch that is
@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.phrases import listing
+from outlive.base import join_parts
 from outlive.resources import Hypervisor, MemberRecord, Membership
 
 UNSET: Final = frozenset(
@@ -62,36 +62,36 @@ def identity_problem(said: str, expected: str, shared_by: tuple[str, ...] = ()) 
             f"says {said or 'none'})"
         )
     if not said or system_key(said) != system_key(expected):
-        return f"its power controller speaks of system {said or 'unknown'}, and the host is {expected}"
+        return f"its BMC speaks of system {said or 'unknown'}, and the host is {expected}"
     if is_unset(expected):
         return f"its system uuid {expected} is the default of its firmware, which other machines have as well"
     if shared_by:
-        same = listing(shared_by, most=SHARED_NAMED)
-        return f"it is recorded as the same system as {same} ({expected}), so its power controller may be theirs"
+        same = join_parts(shared_by, most=SHARED_NAMED)
+        return f"it is recorded as the same system as {same} ({expected}), so its BMC may be theirs"
     return ""
 
 
 def expected_system(host: Hypervisor, record: MemberRecord | None) -> str:
-    """Which system its power controller must say; empty: nobody knows."""
+    """Which system its BMC must say; empty: nobody knows."""
     return host.spec.fencing.system_uuid or (record.board if record is not None else "")
 
 
 def board_problem(recorded: str, board: str) -> str:
     """Why what is recorded of a host is not what its firmware says, in whatever order of bytes; empty: it is, or nobody
     can say."""
-    if not recorded or not board or system_key(recorded) in _orders(board):
+    if not recorded or not board or system_key(recorded) in _list_byte_orders(board):
         return ""
     return f"spec.fencing.systemUuid is {recorded}, and the firmware of the machine says {uuid.UUID(board)}"
 
 
-def _orders(board: str) -> tuple[str, ...]:
+def _list_byte_orders(board: str) -> tuple[str, ...]:
     """The same uuid as SMBIOS, IPMI and print have it."""
     one = uuid.UUID(board)
     return one.hex, one.bytes_le.hex(), one.bytes[::-1].hex()
 
 
 class SystemIndex:
-    """Which hosts are known as which system; ``changed`` and ``joined`` are what informers report."""
+    """Which hosts are known as which system; ``on_hypervisor`` and ``on_membership`` are what informers report."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, dict[str, None]] = {}
@@ -102,21 +102,21 @@ class SystemIndex:
         self._recorded: dict[str, str] = {}
         self._boards: dict[str, str] = {}
 
-    def changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
+    def on_hypervisor(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
         """A document came, changed or went."""
         for one in (old, new):
             if one is not None:
                 self._say(self._recorded, one.name, "" if new is None else new.spec.fencing.system_uuid)
 
-    def joined(self, old: Membership | None, new: Membership | None) -> None:
+    def on_membership(self, old: Membership | None, new: Membership | None) -> None:
         """A membership came, changed or went."""
         if old is None or new is None or old.record.machine_id != new.record.machine_id:
             for one in (old, new):
                 if one is not None:
                     self._say(self._boards, one.name, "" if new is None else new.record.board)
 
-    def known(self, host: Hypervisor) -> Hypervisor:
-        """With the system that its power controller must say."""
+    def with_system(self, host: Hypervisor) -> Hypervisor:
+        """With the system that its BMC must say."""
         fencing = host.spec.fencing
         board = self._boards.get(host.name, "")
         if fencing.system_uuid or not board:
@@ -126,7 +126,7 @@ class SystemIndex:
 
     def shared_by(self, host: Hypervisor) -> tuple[str, ...]:
         """Other hosts that are known as the same system."""
-        same = self._hosts.get(system_key(self.known(host).spec.fencing.system_uuid), ())
+        same = self._hosts.get(system_key(self.with_system(host).spec.fencing.system_uuid), ())
         return tuple(sorted(name for name in same if name != host.name))
 
     def _say(self, where: dict[str, str], host: str, system: str) -> None:
@@ -138,7 +138,7 @@ class SystemIndex:
         else:
             del where[host]
         recorded, board = self._recorded.get(host, ""), self._boards.get(host, "")
-        keys = dict.fromkeys([system_key(recorded)] * bool(recorded) + [*(_orders(board) if board else ())])
+        keys = dict.fromkeys([system_key(recorded)] * bool(recorded) + [*(_list_byte_orders(board) if board else ())])
         for key in self._keys.pop(host, ()):
             same = self._hosts[key]
             del same[host]

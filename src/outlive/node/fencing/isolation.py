@@ -19,21 +19,18 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import NotFound, OutliveError, Unavailable
-from outlive.base.logging import get_logger
+from outlive.base import NotFound, OutliveError, Unavailable, deadline, get_logger
 from outlive.node.fencing.power import answer_of
 from outlive.node.fencing.proofs import ISOLATE, LIFT_CUT, PROVE_CUT, CutView, FencedView, LiftView
 from outlive.node.fencing.rules import TAKE_OVER_RESTING_S
 from outlive.node.ports import CutPort, CutReport
 from outlive.resources import MemberRecord, Membership, VirtualMachine
-from outlive.store import Store, list_all
-from outlive.store.access import LIST_S, answered
+from outlive.store import LIST_S, Store, list_all, require_answer
 
 if TYPE_CHECKING:
     from outlive.node.fencing.context import FencerContext
     from outlive.node.fencing.fence import Fence
-    from outlive.resources.memberships import Cut
+    from outlive.resources import Cut
 
 NOBODY: Final = "nobody here can shut it out"
 CUT_OFF: Final = "it is isolated, and may still run"
@@ -99,7 +96,7 @@ class Isolation:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """One order for each host at a time: one to shut it out that is late must not follow the one to let it in."""
 
-    async def wanted(self, host: str, epoch: int, kept: tuple[str, ...]) -> tuple[str, ...]:
+    async def collect_scope(self, host: str, epoch: int, kept: tuple[str, ...]) -> tuple[str, ...]:
         """Disks and ports of all VMs that this epoch of the host, or an older one, holds; and what is ``kept``.
 
         Others may use the latter since, and no entry says so any more. Errors of the store, unless something is kept.
@@ -117,8 +114,8 @@ class Isolation:
             return kept
         return tuple(sorted(found))
 
-    async def barrier(self, vm: VirtualMachine) -> None:
-        """Return once whoever was shut out of the VM's disks and ports before really is; ``Unavailable``: not known.
+    async def wait_isolated(self, vm: VirtualMachine) -> None:
+        """Return once each host isolated from the VM's disks and ports is so in fact; ``Unavailable``: not known.
 
         The drivers of this host may be others than those of the host that ordered it: what they do not answer for must
         be recorded as isolated from no host whose epoch is not dead. Called after the hold was acknowledged, so that
@@ -126,30 +123,29 @@ class Isolation:
         """
         scope = scope_of(vm)
         try:
-            reached = set(await answer_of(self._port.barrier(scope), CALL_LIMIT_S, vm.name))
+            reached = set(await answer_of(self._port.wait_isolated(scope), CALL_LIMIT_S, vm.name))
         except NotFound:
             reached = set()
         left = [one for one in scope if one not in reached]
-        isolated = await self._all_isolated() if left else {}
+        if not left:
+            return
+        asked = self._listings
+        async with self._listing:
+            # only a listing counts that began after this was asked
+            if self._listings == asked or self._isolated is None:
+                self._listings, self._isolated = self._listings + 1, None
+                found: dict[str, str] = {}
+                with require_answer("who is isolated", LIST_S):
+                    async for member in list_all(self._store, Membership, whole=True):
+                        found.update(dict.fromkeys(recorded_scope(member.record), member.name))
+                self._isolated = found
+            isolated = self._isolated
         for one in left:
             if one in isolated:
                 why = "no driver of this host says whether every server has heard of it"
                 raise Unavailable(f"{isolated[one]} is isolated from {one}, and {why}")
 
-    async def _all_isolated(self) -> dict[str, str]:
-        """What any host is isolated from that may still run, by a listing that began after this was asked."""
-        asked = self._listings
-        async with self._listing:
-            if self._listings == asked or self._isolated is None:
-                self._listings, self._isolated = self._listings + 1, None
-                found: dict[str, str] = {}
-                with answered("who is isolated", LIST_S):
-                    async for member in list_all(self._store, Membership, whole=True):
-                        found.update(dict.fromkeys(recorded(member.record), member.name))
-                self._isolated = found
-            return self._isolated
-
-    async def impossible(self, host: str, epoch: int, scope: tuple[str, ...]) -> str:
+    async def explain_impossible(self, host: str, epoch: int, scope: tuple[str, ...]) -> str:
         """Why nobody can isolate the host now, as far as that is known before an order; empty: somebody may.
 
         There is what no driver here shuts anybody out of: files, and ports of OVN where this host does not reach its
@@ -159,20 +155,20 @@ class Isolation:
             await self._read_back(host, epoch)
         except OutliveError as error:
             return error.message
-        groups, why = by_storage(self._port.select(scope)), NOBODY
+        groups, why = split_by_storage(self._port.select(scope)), NOBODY
         for group in groups:
             try:
-                if await answer_of(self._port.barrier(group), _share_s(groups), host):
+                if await answer_of(self._port.wait_isolated(group), _share_s(groups), host):
                     return ""
             except OutliveError as error:
                 why = error.message
         return why
 
-    async def hosts(self) -> Mapping[str, int]:
+    async def list_hosts(self) -> Mapping[str, int]:
         """Hosts that are isolated from anything now, and through which epoch at least."""
-        return await answer_of(self._port.hosts(), CALL_LIMIT_S, "storage and network")
+        return await answer_of(self._port.list_hosts(), CALL_LIMIT_S, "storage and network")
 
-    async def isolates(self, host: str, epoch: int) -> bool:
+    async def is_isolated(self, host: str, epoch: int) -> bool:
         """Whether this epoch of the host is isolated from anything now. ``Unavailable`` where that was not said."""
         try:
             report = await self._read_back(host, epoch)
@@ -191,7 +187,7 @@ class Isolation:
             return CutResult(why_not="it holds no VM with a disk or port")
 
         try:
-            async with self._one_order(host):
+            async with self._lock_of(host):
                 written = await self._order(host, epoch, scope)
                 report = await self._read_back(host, epoch)
         except OutliveError as error:
@@ -212,7 +208,7 @@ class Isolation:
         was: a storage that is down keeps the host in no other."""
         written: list[str] = []
         failed: list[OutliveError] = []
-        groups = by_storage(scope)
+        groups = split_by_storage(scope)
         for group in groups:
             try:
                 await answer_of(self._port.cut(host, epoch, group), _share_s(groups), host)
@@ -236,17 +232,17 @@ class Isolation:
                 f"this host cannot let it in to {', '.join(beyond[:NAMED])}: see storage and network in its node.yaml"
             )
         try:
-            async with self._one_order(host):
+            async with self._lock_of(host):
                 await answer_of(self._port.lift(host, epoch), CALL_LIMIT_S, host)
         except OutliveError as error:
             return error.message
         return ""
 
-    def _one_order(self, host: str) -> asyncio.Lock:
+    def _lock_of(self, host: str) -> asyncio.Lock:
         return self._locks.setdefault(host, asyncio.Lock())
 
 
-def by_storage(scope: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+def split_by_storage(scope: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """The scope, one part for each kind of disk: those that different storages answer for. Ports go with the first."""
     found: dict[str, list[str]] = {}
     for one in scope:
@@ -275,22 +271,22 @@ class _Nobody(CutPort):
     async def read_back(self, host: str, epoch: int) -> CutReport:
         raise NotFound(NOBODY)
 
-    async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+    async def wait_isolated(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         raise NotFound(NOBODY)
 
     async def lift(self, host: str, epoch: int) -> None:
         raise NotFound(NOBODY)
 
-    async def hosts(self) -> Mapping[str, int]:
+    async def list_hosts(self) -> Mapping[str, int]:
         raise NotFound(NOBODY)
 
 
-def recorded(record: MemberRecord) -> tuple[str, ...]:
+def recorded_scope(record: MemberRecord) -> tuple[str, ...]:
     """What the host has to stay isolated from."""
     return record.cut.scope if record.cut.through > record.dead_through else ()
 
 
-def not_renewed(wanted: tuple[str, ...], result: CutResult) -> str:
+def explain_unrenewed(wanted: tuple[str, ...], result: CutResult) -> str:
     """Why what has to stay isolated could not be renewed; empty: it was."""
     left = [one for one in wanted if one not in set(result.scope)]
     if not left:
@@ -316,37 +312,31 @@ class FenceIsolation:
             self._learn(CutResult(why_not=NOBODY))
             return
         while True:
-            kept = recorded(fence.record)
+            kept = recorded_scope(fence.record)
             if not kept and "cut" in fence.record.distrusted:
                 self._learn(CutResult(why_not="an isolation of it was contradicted before"))
                 await fence.pause(DISTRUSTED_S)
                 continue
             if not kept:  # what was shut out stays so in maintenance too: others may be using it by now
-                await fence.unless_maintenance()
+                await fence.await_end_of_maintenance()
             began = self._context.clock.latest()
-            result = await self._isolated(orders, kept)
+            host, epoch, why = fence.host, fence.epoch, ""
+            scope = await orders.collect_scope(host, epoch, kept)
+            if scope and fence.record.cut.through < epoch:  # announced before the first order
+                why = await orders.explain_impossible(host, epoch, scope) or await self._announce()
+            result = CutResult(why_not=why) if why else await orders.renew(host, epoch, scope)
             lasts_s = result.report.expires_in_s
             self._learn(result, inf if lasts_s is None else began + lasts_s)
             await fence.pause(result.renew_in_s)
 
-    async def _isolated(self, orders: Isolation, kept: tuple[str, ...]) -> CutResult:
-        """Announce the isolation, unless that is done, and order it or renew it."""
-        host, epoch = self._fence.host, self._fence.epoch
-        scope = await orders.wanted(host, epoch, kept)
-        if scope and self._fence.record.cut.through < epoch:
-            why = await orders.impossible(host, epoch, scope) or await self._announce()
-            if why:
-                return CutResult(why_not=why)
-        return await orders.renew(host, epoch, scope)
-
     async def _announce(self) -> str:
         """Write down that an order follows; why not, where the fence is over."""
         fence = self._fence
-        settings = await self._context.settings(fence.host)
+        settings = await self._context.read_settings(fence.host)
         written = await self._context.take(
             fence.host,
             ISOLATE,
-            lambda record: FencedView(**fence.common(record, settings)),
+            lambda record: FencedView(**fence.common_fields(record, settings)),
             lambda record: record.cut.through >= fence.epoch,
         )
         return written.refused.why if written.refused is not None else ""
@@ -361,9 +351,9 @@ class FenceIsolation:
         while True:
             await self._news.wait()
             result = self._latest
-            failing = not_renewed(recorded(fence.record), result)
+            failing = explain_unrenewed(recorded_scope(fence.record), result)
             why = f"its isolation could not be renewed: {failing}" if failing else result.why_not
-            await fence.nothing_by("cut", why or await self._prove(result), failing=failing != "")
+            await fence.note_unproven("cut", why or await self._prove(result), failing=failing != "")
             if result is self._latest:  # else, or where the store failed, once more
                 self._news.clear()
 
@@ -371,11 +361,11 @@ class FenceIsolation:
         cut = self._fence.record.cut
         if cut.through >= self._fence.epoch and set(result.scope) <= set(cut.scope):
             return CUT_OFF
-        return await self._fence.prove("cut", PROVE_CUT, self._view)
+        return await self._fence.prove("cut", PROVE_CUT, self._cut_view)
 
-    def _view(self, common: dict[str, Any]) -> CutView:
+    def _cut_view(self, common: dict[str, Any]) -> CutView:
         """What is shut out at the moment of the write; nothing, if a part of what was recorded is not."""
-        result, wanted = self._latest, set(recorded(common["record"]))
+        result, wanted = self._latest, set(recorded_scope(common["record"]))
         holds = self._context.clock.latest() < self._until and wanted <= set(result.scope)
         return CutView(
             **common,
@@ -406,7 +396,7 @@ class Isolations:
     async def end(self) -> None:
         """Of hosts that have joined in a new boot, and what isolates none but dead epochs without a record."""
         context, orders = self._context, self._context.isolation
-        if orders is None or not context.leads():
+        if orders is None or not context.is_leader():
             self.unrecorded, self._looks_s = None if orders else {}, 0.0
             return
         for host, seen in list(context.watcher):
@@ -421,7 +411,7 @@ class Isolations:
         self._looks_s = now_s + UNRECORDED_S
         found: dict[str, Unrecorded] = {}
         with suppress(NotFound):  # nobody here isolates anybody
-            for host, through in sorted((await orders.hosts()).items()):
+            for host, through in sorted((await orders.list_hosts()).items()):
                 try:
                     left = await _end_unrecorded(context, orders, host, through)
                 except OutliveError as error:
@@ -438,14 +428,14 @@ async def _end_unrecorded(context: FencerContext, orders: Isolation, host: str, 
     What may isolate an epoch that is not dead stays, and is answered: a Membership that was made anew has begun to
     count its epochs anew, and does not say which boots the old one has seen dead.
     """
-    member = await context.membership(host)
+    member = await context.read_membership(host)
     if member is None or member.record.state != "Held" or member.record.cut.through:
         return None
     dead_through = member.record.dead_through
     if through > dead_through:
         _log.warning("fence.isolation_unrecorded", host=host, through=through, dead_through=dead_through)
         return Unrecorded(through, dead_through)
-    if (await context.settings(host)).paused:
+    if (await context.read_settings(host)).paused:
         return None
     why = await orders.lift(host, dead_through)
     _log.warning("fence.isolation_without_record_ended", host=host, epoch=dead_through, why_not=why)
@@ -453,7 +443,7 @@ async def _end_unrecorded(context: FencerContext, orders: Isolation, host: str, 
 
 
 async def _end(context: FencerContext, orders: Isolation, host: str, cut: Cut) -> None:
-    epoch, paused = cut.through, (await context.settings(host)).paused
+    epoch, paused = cut.through, (await context.read_settings(host)).paused
     why = "the cluster is paused" if paused else await orders.lift(host, epoch, cut.scope)
     if why:
         _log.warning("fence.isolation_not_ended", host=host, why=why)

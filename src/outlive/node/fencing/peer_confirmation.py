@@ -8,18 +8,16 @@ published or asked at all (docs/concepts/safety.md#two-observers).
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from outlive.base.natural import natural_key
+from outlive.base import natural_key
 from outlive.node.fencing.context import FencerContext
-from outlive.node.fencing.watcher import Seen
-from outlive.resources import SilentPeer
-from outlive.resources.memberships import SILENT_PEERS
-from outlive.runtime.decisions import Decision
-from outlive.runtime.units import Amount, Count
+from outlive.node.fencing.watcher import SeenHost
+from outlive.resources import SILENT_PEERS, SilentPeer
+from outlive.runtime import Amount, Count, Decision
 
 FRESH_RENEWALS: Final = 2
 """Renewals of its own for which counts what a coordinator publishes."""
@@ -43,7 +41,11 @@ class PeerConfirmation:
 
     def publish(self, suspected: Iterable[str]) -> None:
         """Say who of those that are suspected is silent; to be called at every round."""
-        silent = self._silent(suspected) if self._context.rules.has_sight and self._needed() else ()
+        rules, others = self._context.rules, self._context.others
+        mine = rules.switch_of(self._context.me)
+        # only a coordinator on another switch asks for what is published
+        needed = mine is not None and any(rules.switch_of(one) not in (None, mine) for one in others)
+        silent = self._find_silent(suspected) if rules.has_sight and needed else ()
         if not silent and not self._publishes:
             return
         self._publishes = bool(silent)
@@ -63,62 +65,54 @@ class PeerConfirmation:
         self._publishes = False
         self._context.observer.publish_silent((), soon=False)
 
-    def ask(self, host: str, seen: Seen, waited_s: float) -> AgreeResult:
+    def ask(self, host: str, seen: SeenHost, waited_s: float) -> AgreeResult:
         """Whether ``host`` may be condemned for its silence, which this observer has seen through ``waited_s`` ago."""
-        policy, colleagues = self._context.rules.cluster().fencing, tuple(self._colleagues(host))
-        held = len(colleagues) + 1 + (host in self._context.others)
+        rules, now = self._context.rules, self._context.clock.monotonic()
+        policy, colleagues = rules.cluster_spec().fencing, list[Colleague]()
+        for name in self._context.others:
+            other = self._context.watcher.get(name)
+            if name == host or other is None or other.record.state != "Held":
+                continue
+            age_s = now - other.since
+            sights = (
+                Sight(uid=one.uid, epoch=one.epoch, seq=one.seq, silent_s=one.silent_s)
+                for one in other.record.silent
+                if one.host == host
+            )
+            one = Colleague(
+                name=name,
+                switch=rules.switch_of(name),
+                lives=age_s <= rules.silence_s(name, other),
+                fresh=age_s <= FRESH_RENEWALS * rules.renew_s(name),
+                sees=next(sights, None),
+            )
+            colleagues.append(one)
         given = AgreeInput(
             observer=self._context.me,
-            switch=self._context.rules.switch(self._context.me),
-            suspect=self._sight(seen),
-            silence_s=self._context.rules.silence_s(host, seen),
-            coordinators=held,
-            colleagues=colleagues,
+            switch=rules.switch_of(self._context.me),
+            suspect=self._sight_of(seen),
+            silence_s=rules.silence_s(host, seen),
+            coordinators=len(colleagues) + 1 + (host in self._context.others),
+            colleagues=tuple(colleagues),
             waited_s=max(0.0, waited_s),
             wait_s=max(0.0, policy.second_observer_s),
         )
         return self._context.decisions.use(FENCE_AGREE, given, subject=host)
 
-    def _needed(self) -> bool:
-        """Whether anybody on another switch could ask for what is published."""
-        mine = self._context.rules.switch(self._context.me)
-        return mine is not None and any(
-            self._context.rules.switch(one) not in (None, mine) for one in self._context.others
-        )
-
-    def _silent(self, suspected: Iterable[str]) -> tuple[SilentPeer, ...]:
+    def _find_silent(self, suspected: Iterable[str]) -> tuple[SilentPeer, ...]:
         found: list[SilentPeer] = []
         for host in suspected:
             seen = self._context.watcher.get(host)
             if seen is None or seen.record.state != "Held":
                 continue
-            one = self._sight(seen)
+            one = self._sight_of(seen)
             found.append(SilentPeer(host=host, uid=one.uid, epoch=one.epoch, seq=one.seq, silent_s=one.silent_s))
         found.sort(key=lambda one: (-one.silent_s, one.host))
         return tuple(found[:SILENT_PEERS])
 
-    def _sight(self, seen: Seen) -> Sight:
+    def _sight_of(self, seen: SeenHost) -> Sight:
         silent_s = round(self._context.clock.monotonic() - seen.since, 3)
         return Sight(uid=seen.membership.metadata.uid, epoch=seen.record.epoch, seq=seen.record.seq, silent_s=silent_s)
-
-    def _colleagues(self, suspect: str) -> Iterator[Colleague]:
-        now = self._context.clock.monotonic()
-        for name in self._context.others:
-            seen = self._context.watcher.get(name)
-            if name == suspect or seen is None or seen.record.state != "Held":
-                continue
-            age_s = now - seen.since
-            yield Colleague(
-                name=name,
-                switch=self._context.rules.switch(name),
-                lives=age_s <= self._context.rules.silence_s(name, seen),
-                fresh=age_s <= FRESH_RENEWALS * self._context.rules.renew_s(name),
-                sees=next((_seen(one) for one in seen.record.silent if one.host == suspect), None),
-            )
-
-
-def _seen(one: SilentPeer) -> Sight:
-    return Sight(uid=one.uid, epoch=one.epoch, seq=one.seq, silent_s=one.silent_s)
 
 
 SURVIVAL: Final = 2
@@ -153,7 +147,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     silent_s: Amount
     """On the observer's own clock."""
 
-    def same(self, other: Sight) -> bool:
+    def is_same(self, other: Sight) -> bool:
         """Whether both saw the same last renewal."""
         return (self.uid, self.epoch, self.seq) == (other.uid, other.epoch, other.seq)
 
@@ -204,45 +198,39 @@ def agree(given: AgreeInput) -> AgreeResult:
     if given.switch is None and all(one.switch is None for one in given.colleagues):
         return AgreeResult(go=True, reason=Agreed.NOT_CONFIGURED)
     if given.coordinators <= SURVIVAL:
-        return _alone(Agreed.TWO_NODE_SURVIVAL, f"of the coordinators {given.coordinators} are left")
+        return _judge_alone(Agreed.TWO_NODE_SURVIVAL, f"of the coordinators {given.coordinators} are left")
     living = sorted((one for one in given.colleagues if one.lives), key=lambda one: natural_key(one.name))
     if not living:
-        return _alone(Agreed.NOBODY_ELSE, "no other coordinator lives")
+        return _judge_alone(Agreed.NOBODY_ELSE, "no other coordinator lives")
     if given.switch is None:
-        return _alone(Agreed.TOPOLOGY_UNKNOWN, f"the switch of {given.observer} is not known")
+        return _judge_alone(Agreed.TOPOLOGY_UNKNOWN, f"the switch of {given.observer} is not known")
     if all(one.switch is None for one in living):
-        return _alone(Agreed.TOPOLOGY_UNKNOWN, "the switches of the other coordinators are not known")
+        return _judge_alone(Agreed.TOPOLOGY_UNKNOWN, "the switches of the other coordinators are not known")
     elsewhere = [one for one in living if one.switch not in (None, given.switch)]
     if not elsewhere:
-        return _alone(Agreed.NO_OTHER_SWITCH, f"no coordinator lives on another switch than {given.switch}")
+        return _judge_alone(Agreed.NO_OTHER_SWITCH, f"no coordinator lives on another switch than {given.switch}")
     for one in elsewhere:
-        if _sees(one, given):
+        sees = one.sees
+        same = sees is not None and sees.is_same(given.suspect) and sees.silent_s >= given.silence_s
+        if one.fresh and same:
             why = f"{one.name} on switch {one.switch} saw nothing after renewal {given.suspect.seq} either"
             return AgreeResult(go=True, reason=Agreed.TWO_OBSERVERS, second=one.name, why=why)
-    names = _names(elsewhere)
+    first, others = elsewhere[0], len(elsewhere) - 1
+    names = f"{first.name} on switch {first.switch}" + (f", or one of {others} others," if others else "")
     if given.waited_s < given.wait_s:
         return AgreeResult(go=False, reason=Agreed.WAITING, why=f"{names} is still to say that it sees the silence")
-    return _alone(Agreed.NO_ANSWER, f"{names} did not say within {given.wait_s:g} s that it sees the silence")
+    return _judge_alone(Agreed.NO_ANSWER, f"{names} did not say within {given.wait_s:g} s that it sees the silence")
 
 
-def _sees(one: Colleague, given: AgreeInput) -> bool:
-    return one.fresh and one.sees is not None and one.sees.same(given.suspect) and one.sees.silent_s >= given.silence_s
-
-
-def _names(elsewhere: list[Colleague]) -> str:
-    first, others = elsewhere[0], len(elsewhere) - 1
-    said = f"{first.name} on switch {first.switch}"
-    return f"{said}, or one of {others} others," if others else said
-
-
-def _alone(reason: Agreed, why: str) -> AgreeResult:
+def _judge_alone(reason: Agreed, why: str) -> AgreeResult:
     return AgreeResult(go=True, reason=reason, why=f"judged by one observer: {why}")
 
 
-def _agrees_with_nobody(output: AgreeResult) -> bool:
-    return output.reason in (Agreed.NOT_CONFIGURED, Agreed.WAITING)
-
-
 FENCE_AGREE: Final = Decision(
-    "fence.agree", agree, AgreeInput, AgreeResult, "Whether a second observer sees a host silent", _agrees_with_nobody
+    "fence.agree",
+    agree,
+    AgreeInput,
+    AgreeResult,
+    "Whether a second observer sees a host silent",
+    lambda output: output.reason in (Agreed.NOT_CONFIGURED, Agreed.WAITING),
 )

@@ -2,30 +2,34 @@
 
 Safety needs one inequality only, the wait before the proof ``watchdog`` counts (``watchdog_wait_s``); it is enforced
 where that proof is made, not here. What ``profile.validate`` refuses would cost availability: hosts that stop
-themselves, or are suspected, although nothing is wrong (docs/reference/node-decisions.md#profilevalidate).
+themselves, or are suspected, although nothing is wrong (docs/design/node-decisions.md#profilevalidate).
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-from outlive.base.errors import NotFound, NotUnderstood, OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import NotFound, NotUnderstood, OutliveError, get_logger
 from outlive.node.fencing.proofs import CLOCK_ERROR, GUARD_SLACK_S, emptied_after_s
-from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.hosts import HypervisorSpec, ShutdownPolicy
-from outlive.resources.meta import condition
-from outlive.runtime.decisions import Decision
-from outlive.runtime.units import Amount, Count, Number, Positive
-from outlive.store import Store, answered
+from outlive.resources import (
+    CLUSTER,
+    Cluster,
+    ClusterSpec,
+    FencingPolicy,
+    FencingSpec,
+    Hypervisor,
+    HypervisorSpec,
+    ShutdownPolicy,
+    find_condition,
+)
+from outlive.runtime import Amount, Count, Decision, Number, Positive
+from outlive.store import Store, require_answer
 
 _log = get_logger("node")
 
@@ -146,8 +150,15 @@ def validate_profile(given: ProfileInput) -> ProfileResult:
     smallest = None
     if given.store_cas_per_s is not None:
         smallest = smallest_renew_s(hosts=given.hosts, store_cas_per_s=given.store_cas_per_s)
+    least_s = RENEWALS_BEFORE_STOP * profile.renew_s + given.write_limit_s
+    errors = {
+        ProfileError.GUARD_TIMEOUT_TOO_SHORT: profile.guard_timeout_s < least_s,
+        ProfileError.GUARD_TIMEOUT_EXCEEDS_SILENCE: profile.guard_timeout_s > profile.silence_s,
+        ProfileError.GRACE_TOO_SHORT: profile.grace_s < GUARD_SLACK_S,
+        ProfileError.RENEW_TOO_SHORT: smallest is not None and profile.renew_s < smallest,
+    }
     return ProfileResult(
-        errors=tuple(sorted(_errors(profile, given.write_limit_s, smallest))),
+        errors=tuple(sorted(code for code, found in errors.items() if found)),
         warnings=() if smallest is not None else ("store_not_measured",),
         smallest_renew_s=smallest,
         suspicion_s=profile.suspicion_s,
@@ -158,17 +169,6 @@ def validate_profile(given: ProfileInput) -> ProfileResult:
 def smallest_renew_s(*, hosts: int, store_cas_per_s: float) -> float:
     """The shortest interval at which so many hosts may renew, leaving most of the store to others."""
     return hosts / (STORE_SHARE * store_cas_per_s)
-
-
-def _errors(profile: Profile, write_limit_s: Amount, smallest: float | None) -> Iterator[ProfileError]:
-    if profile.guard_timeout_s < RENEWALS_BEFORE_STOP * profile.renew_s + write_limit_s:
-        yield ProfileError.GUARD_TIMEOUT_TOO_SHORT
-    if profile.guard_timeout_s > profile.silence_s:
-        yield ProfileError.GUARD_TIMEOUT_EXCEEDS_SILENCE
-    if profile.grace_s < GUARD_SLACK_S:
-        yield ProfileError.GRACE_TOO_SHORT
-    if smallest is not None and profile.renew_s < smallest:
-        yield ProfileError.RENEW_TOO_SHORT
 
 
 VALIDATE_PROFILE: Final = Decision(
@@ -259,14 +259,14 @@ def departure_of(host: Hypervisor | None, *, released: bool = False) -> Departur
     """What the host said last; ``released``: what its Membership says counts before it."""
     if released:
         return Departure.LEFT
-    ready = None if host is None else condition(host.status.conditions, DAEMON_CONDITION)
+    ready = None if host is None else find_condition(host.status.conditions, DAEMON_CONDITION)
     if ready is None or ready.status == "True" or ready.reason not in (Departure.DAEMON, Departure.MACHINE):
         return Departure.NONE
     return Departure(ready.reason)
 
 
 def absence_limit_s(departure: Departure, profile: Profile, grace_s: float, planned: str = "") -> float:
-    """How long a host may be silent; what became of it in good order counts here and nowhere else.
+    """How long a host may be silent; what it did cleanly counts here and nowhere else.
 
     A machine that goes down gets no more time than one that dies: its VMs are down. A daemon that stops alone gets
     ``grace_s``, because its VMs run on. Of a host that left its membership nothing has to be proven, so that its limit
@@ -341,18 +341,18 @@ class HostSettings:
         """Kinds of proof that must agree."""
         return max(1, self.fencing.proofs or self.cluster_spec.fencing.proofs)
 
-    def maintenance(self, now: float) -> str:
+    def active_maintenance(self, now: float) -> str:
         """Which maintenance keeps the host from being condemned; empty: none."""
-        why = self.cluster_spec.resting(now)
-        return why or ("maintenance of this host" if self.fencing.in_maintenance(now) else "")
+        why = self.cluster_spec.resting_reason(now)
+        return why or ("maintenance of this host" if self.fencing.is_in_maintenance(now) else "")
 
-    def spares(self, now: float) -> str:
+    def explain_spared(self, now: float) -> str:
         """Why the host is not condemned now: maintenance, or a change of the storage schema; empty: nothing."""
-        return self.maintenance(now) or ("" if self.cluster is None else self.cluster.schema_hold(now))
+        return self.active_maintenance(now) or ("" if self.cluster is None else self.cluster.schema_hold(now))
 
     @property
     def shutdown_policy(self) -> ShutdownPolicy:
-        """What becomes of the host's VMs when it goes down in good order."""
+        """What becomes of the host's VMs when it goes down cleanly."""
         return self.spec.shutdown_policy or self.cluster_spec.shutdown_policy or "failover"
 
     def is_awaited(self, departure: Departure) -> bool:
@@ -360,8 +360,8 @@ class HostSettings:
         return self.shutdown_policy == "freeze" and departure in (Departure.MACHINE, Departure.LEFT)
 
     def planned_work(self, now: float, departure: Departure) -> str:
-        """Which announced work, or policy, a host that went in good order is waited for; empty: none."""
-        if why := self.maintenance(now):
+        """Which announced work, or policy, a host that went cleanly is waited for; empty: none."""
+        if why := self.active_maintenance(now):
             return why
         if self.is_awaited(departure):
             return "its shutdown policy is freeze"
@@ -370,8 +370,8 @@ class HostSettings:
         return f"spec.maintenance is {self.spec.maintenance}" if self.spec.maintenance else ""
 
     def keeps_power(self, now: float) -> bool:
-        """Whether some maintenance forbids commands to the host's power controller."""
-        return self.fencing.power_in_maintenance(now) or self.maintenance(now) != ""
+        """Whether some maintenance forbids commands to the host's BMC."""
+        return self.fencing.power_in_maintenance(now) or self.active_maintenance(now) != ""
 
 
 class DesiredState(HostSettings):
@@ -390,20 +390,20 @@ class DesiredState(HostSettings):
         self.not_understood = ""
         """Why the last reading was not: it is that of another version."""
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read again; errors of the store are the caller's, except that there may be no ``Cluster``."""
-        with answered(f"Hypervisor/{self.host}"):
+        with require_answer(f"Hypervisor/{self.host}"):
             self.hypervisor = await self._store.get(Hypervisor, self.host)
         try:
-            with answered(f"Cluster/{CLUSTER}"):
+            with require_answer(f"Cluster/{CLUSTER}"):
                 self.cluster = await self._store.get(Cluster, CLUSTER)
         except NotFound:
             self.cluster = None
 
-    async def try_look(self) -> None:
+    async def try_refresh(self) -> None:
         """Read again, unless the store does not answer."""
         try:
-            await self.look()
+            await self.refresh()
         except OutliveError as error:
             self.not_understood = str(error) if isinstance(error, NotUnderstood) else ""
             _log.warning("node.desired_state_not_read", host=self.host, error=str(error))

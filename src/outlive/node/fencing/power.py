@@ -1,8 +1,9 @@
-"""Power controllers: switching a host off and seeing that it is off, and switching it on; decision ``fence.power``.
+"""BMCs: switching a host off and seeing that it is off, and switching it on; decision
+``fence.power``.
 
-A controller is first asked who it is: one that is wired to another machine gets no command. Then ``off``; a controller
-that does not answer it ends the attempt at once. Then readings: the first that says off, and another one two seconds
-later, both sent after the command was acknowledged. How long an answer may take is a matter of each controller
+A controller is first asked who it is: one that is wired to another machine gets no command. Then ``power_off``; a
+controller that does not answer it ends the attempt at once. Then readings: the first that says off, and another one two
+seconds later, both sent after the command was acknowledged. How long an answer may take is a matter of each controller
 (``answer_limit_s``): a slow one is waited for, and one that takes longer than that is given more time at the next
 attempt. Only a reading counts, never the code of a command: a tool may fail and have switched, or succeed and not. What
 the readings are worth is decided by the proof (``proofs``); a controller that lies cannot be seen here. Every part is
@@ -11,8 +12,8 @@ bounded.
 Hosts that were proven dead are switched on again once nothing is held there any more, where the policy asks for it.
 Which hosts are off, what is held there and how often it was tried is read from the store at every look, so that the
 next fencer goes on where one stopped. Tries are counted in the Membership before each command, and there are only a
-few: whoever leaves a host off after that has a reason, or a fault to see. One command that was taken is enough; nothing
-here makes sure that the host comes up.
+few: an operator who leaves a host off after that has a reason, or sees a fault. One command that was taken is enough;
+nothing here makes sure that the host comes up.
 """
 
 from __future__ import annotations
@@ -25,13 +26,10 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline
-from outlive.base.errors import NotFound, OutliveError, Unavailable
-from outlive.base.logging import get_logger
+from outlive.base import Clock, NotFound, OutliveError, Unavailable, deadline, get_logger
 from outlive.node.fencing.identity import SystemIndex, identity_problem
 from outlive.node.fencing.policy import HostSettings, Profile
-from outlive.node.fencing.proofs import READINGS_APART_S, TimedReading, off_in_a_row
+from outlive.node.fencing.proofs import READINGS_APART_S, TimedReading, find_last_off_times
 from outlive.node.fencing.states import (
     POWER_ON_WAITS_S,
     SWITCH_ON,
@@ -43,9 +41,8 @@ from outlive.node.fencing.states import (
 )
 from outlive.node.ports import PowerPort, PowerReading, PowerRefused, PowerState
 from outlive.resources import FencingSpec, Hypervisor, VirtualMachine
-from outlive.runtime.decisions import Decision, DecisionLog
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import LIST_S, answered, list_all
+from outlive.runtime import Decision, DecisionLog, OrderedTaskGroup
+from outlive.store import LIST_S, list_all, require_answer
 
 if TYPE_CHECKING:
     from outlive.node.fencing.context import FencerContext
@@ -106,7 +103,7 @@ class PowerResult(msgspec.Struct, frozen=True, kw_only=True):
     commands: int
 
 
-def power(given: PowerInput) -> PowerResult:
+def decide_power(given: PowerInput) -> PowerResult:
     """Off at any reading is off. A controller that does not answer the first command is not asked again."""
     if given.off == "timeout":
         return PowerResult(fenced=False, reason=PowerReason.UNREACHABLE, commands=1)
@@ -130,7 +127,9 @@ def read_power(text: str | None) -> PowerState:
     return PowerState.ON if on else PowerState.OFF
 
 
-FENCE_POWER: Final = Decision("fence.power", power, PowerInput, PowerResult, "Whether a host's power was seen off")
+FENCE_POWER: Final = Decision(
+    "fence.power", decide_power, PowerInput, PowerResult, "Whether a host's power was seen off"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +148,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class BmcIdentity:
     """What a controller answered that was asked who it is."""
 
     refusal: str = ""
@@ -241,51 +240,51 @@ class PowerSequence:
         self._decisions = decisions
         self._systems = systems
 
-    async def identify(self, host: Hypervisor, limit_s: float) -> Identity:
+    async def identify(self, host: Hypervisor, limit_s: float) -> BmcIdentity:
         """Ask the controller which system it controls, and what of; it may take ``limit_s``."""
-        host = self._systems.known(host)
+        host = self._systems.with_system(host)
         fencing = host.spec.fencing
         if not fencing.driver:
-            return Identity("it has no power controller")
+            return BmcIdentity("it has no BMC")
         began = self._clock.monotonic()
         try:
             reading = await answer_of(self._port.read(host), limit_s, host.name)
         except PowerRefused as error:
-            return Identity(f"its power controller at {fencing.address} refuses: {error.message}")
+            return BmcIdentity(f"its BMC at {fencing.address} refuses: {error.message}")
         except OutliveError as error:
-            why = f"its power controller at {fencing.address} does not answer: {error.message}"
-            return Identity(why, slow=isinstance(error, NoAnswer))
-        return Identity(self._of_another(host, reading), self._clock.monotonic() - began, state=reading.state)
+            why = f"its BMC at {fencing.address} does not answer: {error.message}"
+            return BmcIdentity(why, slow=isinstance(error, NoAnswer))
+        return BmcIdentity(self._identity_problem(host, reading), self._clock.monotonic() - began, state=reading.state)
 
     async def switch_off(self, host: Hypervisor, limit_s: float) -> Attempt:
         """One attempt; the caller knows who the controller is, and has written down that it tries.
 
         Each answer may take ``limit_s``.
         """
-        host, sent = self._systems.known(host), self._clock.monotonic()
-        command = await self._off(host, max(limit_s, COMMAND_LEAST_S))
+        host, sent = self._systems.with_system(host), self._clock.monotonic()
+        command = await self._send_off(host, max(limit_s, COMMAND_LEAST_S))
         if command.answer == "timeout":
             self._decisions.use(FENCE_POWER, PowerInput(off="timeout"), subject=host.name)
             return Attempt(fenced=False, why=command.said, slow=command.slow)
         acknowledged = self._clock.monotonic()
-        readings, timed, slow = await self._readings(host, acknowledged, limit_s)
+        readings, timed, slow = await self._collect_readings(host, acknowledged, limit_s)
         middle, last = (readings[0], readings[-1]) if readings else (None, None)
-        given = PowerInput(off=command.answer, mid=_text(middle), final=_text(last))
+        given = PowerInput(off=command.answer, mid=_reading_text(middle), final=_reading_text(last))
         result = self._decisions.use(FENCE_POWER, given, subject=host.name)
-        said, off = last.system_uuid if last is not None else "", off_in_a_row(timed)
+        said, off = last.system_uuid if last is not None else "", find_last_off_times(timed)
         took_s = (acknowledged - sent, *(one.received_s - one.sent_s for one in timed[len(timed) - len(off) :]))
         if result.fenced and len(off) > 1:
             return Attempt(fenced=True, why="", system_uuid=said, off_after_s=off, answers_s=took_s)
         if slow:
-            why = f"its power controller did not say in {limit_s:g} s whether the host is off"
+            why = f"its BMC did not say in {limit_s:g} s whether the host is off"
             return Attempt(fenced=False, why=why, slow=True)
         state = "nothing" if last is None else last.state
         if result.fenced:
             states = ", ".join(one.state for one in readings[-STATES_NAMED:])
-            why = f"its power controller did not say off twice in a row: {states}"
+            why = f"its BMC did not say off twice in a row: {states}"
             return Attempt(fenced=False, why=why, system_uuid=said, off_after_s=off)
         after_s = max(POLLS_FOR_S, timed[-1].received_s if timed else 0.0)
-        why = f"its power controller still said {state} {after_s:.0f} s after the command ({result.reason})"
+        why = f"its BMC still said {state} {after_s:.0f} s after the command ({result.reason})"
         why += command.said
         return Attempt(fenced=False, why=why, system_uuid=said, off_after_s=off)
 
@@ -294,12 +293,14 @@ class PowerSequence:
         if why := (await self.identify(host, limit_s)).refusal:
             return why
         try:
-            await answer_of(self._port.on(self._systems.known(host)), max(limit_s, COMMAND_LEAST_S), host.name)
+            await answer_of(
+                self._port.power_on(self._systems.with_system(host)), max(limit_s, COMMAND_LEAST_S), host.name
+            )
         except OutliveError as error:
             return error.message
         return ""
 
-    def _of_another(self, host: Hypervisor, reading: PowerReading) -> str:
+    def _identity_problem(self, host: Hypervisor, reading: PowerReading) -> str:
         """Why a reading says nothing of this host; empty: it does."""
         expected, shared_by = host.spec.fencing.system_uuid, self._systems.shared_by(host)
         return identity_problem(reading.system_uuid, expected, shared_by)
@@ -310,30 +311,30 @@ class PowerSequence:
         Empty: nothing that is known, and also where it does not say: only an order shows it then.
         """
         try:
-            return await answer_of(self._port.check(self._systems.known(host)), limit_s, host.name)
+            return await answer_of(self._port.check(self._systems.with_system(host)), limit_s, host.name)
         except OutliveError as error:
             _log.info("fence.check_failed", host=host.name, error=str(error))
             return ""
 
-    async def _off(self, host: Hypervisor, limit_s: float) -> _Command:
+    async def _send_off(self, host: Hypervisor, limit_s: float) -> _Command:
         """Send the command to switch off."""
         try:
             async with asyncio.timeout(limit_s):
-                await self._port.off(host)
+                await self._port.power_off(host)
         except PowerRefused as error:
             _log.warning("fence.off_refused", host=host.name, error=str(error))
-            return _Command("timeout", f"its power controller refused the command to switch off: {error.message}")
+            return _Command("timeout", f"its BMC refused the command to switch off: {error.message}")
         except (TimeoutError, Unavailable, NotFound) as error:
             _log.warning("fence.off_unanswered", host=host.name, error=str(error))
             said = f": {error.message}" if isinstance(error, OutliveError) else f" in {limit_s:g} s"
-            why = f"its power controller did not answer the command to switch off{said}"
+            why = f"its BMC did not answer the command to switch off{said}"
             return _Command("timeout", why, slow=isinstance(error, TimeoutError))
         except Exception as error:  # noqa: BLE001 - it may have worked all the same: only readings count
             _log.warning("fence.off_failed", host=host.name, error=f"{type(error).__name__}: {error}")
             return _Command("error", f"; {error.message}" if isinstance(error, OutliveError) else "")
         return _Command("ok")
 
-    async def _readings(
+    async def _collect_readings(
         self, host: Hypervisor, acknowledged: float, limit_s: float
     ) -> tuple[list[PowerReading], list[TimedReading], bool]:
         """All readings, and whether it ended because the controller was slow.
@@ -344,7 +345,7 @@ class PowerSequence:
         readings: list[PowerReading] = []
         timed: list[TimedReading] = []
         asked, next_at = 0, acknowledged
-        while len(row := off_in_a_row(timed)) < 2:
+        while len(row := find_last_off_times(timed)) < 2:
             await self._clock.sleep(next_at - self._clock.monotonic())
             sent = self._clock.monotonic()
             if not row and asked >= POLLS_LEAST and sent - acknowledged > POLLS_FOR_S:
@@ -358,7 +359,7 @@ class PowerSequence:
                 _log.info("fence.reading_failed", host=host.name, error=str(error))
             else:
                 readings.append(reading)
-                off = reading.state is PowerState.OFF and not self._of_another(host, reading)
+                off = reading.state is PowerState.OFF and not self._identity_problem(host, reading)
             received = self._clock.monotonic()
             timed.append(TimedReading(sent_s=sent - acknowledged, received_s=received - acknowledged, off=off))
             if off:
@@ -366,7 +367,7 @@ class PowerSequence:
         return readings, timed, False
 
 
-def _text(reading: PowerReading | None) -> str | None:
+def _reading_text(reading: PowerReading | None) -> str | None:
     return None if reading is None or reading.state is PowerState.UNKNOWN else f"power is {reading.state}"
 
 
@@ -379,12 +380,14 @@ class EarlyIdentities:
 
     def __init__(self, context: FencerContext) -> None:
         self._context = context
-        self._asked: dict[str, tuple[str, FencingSpec, asyncio.Task[tuple[Identity, float]]]] = {}
+        self._asked: dict[str, tuple[str, FencingSpec, asyncio.Task[tuple[BmcIdentity, float]]]] = {}
         """Host → the version that was silent, what was known of its controller, and what it says and when."""
 
     def ask(self, host: str, group: OrderedTaskGroup, answered: Callable[[str], None]) -> None:
-        """The host is suspected; fine if its controller was asked already. ``answered`` is called once it has said."""
-        seen, settings = self._context.watcher.get(host), self._context.rules.settings(host)
+        """The host is suspected; fine if its controller was asked already. ``answered`` is called once it has
+        said.
+        """
+        seen, settings = self._context.watcher.get(host), self._context.rules.settings_of(host)
         asked = self._asked.get(host)
         if seen is None or settings.hypervisor is None or (asked is not None and asked[0] == seen.version):
             return
@@ -407,7 +410,7 @@ class EarlyIdentities:
         found, _ = asked[2].result()
         return found.state is PowerState.OFF and not found.refusal
 
-    async def take(self, settings: HostSettings, limit_s: float) -> Identity:
+    async def take(self, settings: HostSettings, limit_s: float) -> BmcIdentity:
         """What the controller of the host says it is; asked for now, if it has not said yet, or not well."""
         host = settings.hypervisor
         assert host is not None
@@ -418,12 +421,12 @@ class EarlyIdentities:
                 return found
         return await self._context.power.identify(host, limit_s)
 
-    def forget_others(self, hosts: Container[str]) -> None:
+    def forget_except(self, hosts: Container[str]) -> None:
         """The others live."""
         for host in [one for one, asked in self._asked.items() if one not in hosts and asked[2].done()]:
             del self._asked[host]
 
-    async def _ask(self, settings: HostSettings) -> tuple[Identity, float]:
+    async def _ask(self, settings: HostSettings) -> tuple[BmcIdentity, float]:
         assert settings.hypervisor is not None
         limit_s = self._context.answer_limit_s(settings)
         return await self._context.power.identify(settings.hypervisor, limit_s), self._context.clock.monotonic()
@@ -431,10 +434,10 @@ class EarlyIdentities:
 
 async def switch_on_hosts(context: FencerContext, group: OrderedTaskGroup) -> None:
     """Begin to switch on, in the group, those whose time has come: no host waits for another one's controller."""
-    hosts = [host for host, _ in context.watcher if _is_due(context, host)] if context.leads() else []
+    hosts = [host for host, _ in context.watcher if _is_due(context, host)] if context.is_leader() else []
     if not hosts:
         return
-    held = await _held(context, hosts)
+    held = await _find_held(context, hosts)
     for host in hosts:
         if not held[host] and _is_due(context, host):
             context.switching_on[host] = None
@@ -446,7 +449,7 @@ def _is_due(context: FencerContext, host: str) -> bool:
     seen = context.watcher.get(host)
     if seen is None or host in context.switching_on or not is_off(seen.record):
         return False
-    settings, done = context.rules.settings(host), seen.record.fence.power_on
+    settings, done = context.rules.settings_of(host), seen.record.fence.power_on
     if settings.hypervisor is None or not settings.cluster_spec.fencing.power_on_after:
         return False
     if settings.keeps_power(context.clock.now()) or done.result == TAKEN or done.tries >= len(POWER_ON_WAITS_S):
@@ -454,11 +457,11 @@ def _is_due(context: FencerContext, host: str) -> bool:
     return context.clock.monotonic() - seen.since >= POWER_ON_WAITS_S[done.tries]
 
 
-async def _held(context: FencerContext, hosts: list[str]) -> dict[str, list[str]]:
+async def _find_held(context: FencerContext, hosts: list[str]) -> dict[str, list[str]]:
     """Host → VMs that are held there in its dead epoch or before."""
     epochs = {host: seen.record.fence.epoch for host in hosts if (seen := context.watcher.get(host)) is not None}
     found: dict[str, list[str]] = {host: [] for host in hosts}
-    with answered("all virtual machines", LIST_S):
+    with require_answer("all virtual machines", LIST_S):
         async for vm in list_all(context.store, VirtualMachine):
             for one in vm.status.holders:
                 if one.epoch <= epochs.get(one.hypervisor, -1):
@@ -481,11 +484,11 @@ async def _switch_on(context: FencerContext, host: str) -> None:
 
 async def _try(context: FencerContext, host: str) -> None:
     """One try: what matters is read fresh, then written down, then commanded, and what came of it is written down."""
-    seen, settings = context.watcher.get(host), await context.settings(host)
+    seen, settings = context.watcher.get(host), await context.read_settings(host)
     if seen is None or settings.hypervisor is None or settings.keeps_power(context.clock.now()):
         return
     fence, tries = seen.record.fence.id, seen.record.fence.power_on.tries + 1
-    holds = tuple((await _held(context, [host]))[host])
+    holds = tuple((await _find_held(context, [host]))[host])
     begun = await context.take(
         host,
         SWITCH_ON,

@@ -17,7 +17,7 @@ from outlive.node.fencing.identity import identity_problem
 from outlive.node.membership.holders import NOT_PAUSED
 from outlive.node.membership.steps import RecordOutcome
 from outlive.resources import Cut, FencePhase, MemberRecord, Part, Proof, ProofKind
-from outlive.runtime.steps import Precondition, ProtocolStep
+from outlive.runtime import Precondition, ProtocolStep
 
 _replace = msgspec.structs.replace
 
@@ -30,7 +30,7 @@ READINGS_APART_S: Final = 2.0
 
 
 class TimedReading(Part, frozen=True, kw_only=True):
-    """One answer of a power controller after the command, in seconds since that was acknowledged."""
+    """One answer of a BMC after the command, in seconds since that was acknowledged."""
 
     sent_s: float
     received_s: float
@@ -38,7 +38,7 @@ class TimedReading(Part, frozen=True, kw_only=True):
     """It says that the host, and no other, is off."""
 
 
-def off_in_a_row(readings: Sequence[TimedReading]) -> tuple[float, ...]:
+def find_last_off_times(readings: Sequence[TimedReading]) -> tuple[float, ...]:
     """When the last readings said off without another one between them: of these the proof is made.
 
     The first of them counts from when it was received, and the others from when they were sent: the least time between,
@@ -74,7 +74,7 @@ class FencedView(Part, frozen=True, kw_only=True):
 
 
 class PowerView(FencedView, frozen=True, kw_only=True):
-    """What the power controller said."""
+    """What the BMC said."""
 
     system_uuid: str = ""
     """That the controller says its system has."""
@@ -86,7 +86,7 @@ class PowerView(FencedView, frozen=True, kw_only=True):
     """A rehearsal of this controller succeeded and is in date."""
     off_after_command: tuple[float, ...] = ()
     """Seconds after the acknowledged ``off`` command at which a reading said off, with no other reading between
-    (``off_in_a_row``)."""
+    (``find_last_off_times``)."""
     answers_s: tuple[float, ...] = ()
     """How long the command and each of these readings took to be answered."""
 
@@ -148,19 +148,16 @@ _THAT_EPOCH: Final = Precondition[Any](
 )
 
 
-def _trusted(kind: ProofKind) -> Precondition[Any]:
-    return Precondition[FencedView](
+def _common_preconditions(kind: ProofKind) -> tuple[Precondition[Any], ...]:
+    trusted = Precondition[FencedView](
         "trusted",
         lambda view: kind not in view.record.distrusted,
         lambda view: f"a {kind} proof of {view.host} was contradicted before",
     )
+    return (_THAT_EPOCH, trusted)
 
 
-def _common(kind: ProofKind) -> tuple[Precondition[Any], ...]:
-    return (_THAT_EPOCH, _trusted(kind))
-
-
-def _proven(view: FencedView, kind: ProofKind, evidence: str) -> RecordOutcome:
+def _record_proof(view: FencedView, kind: ProofKind, evidence: str) -> RecordOutcome:
     record = view.record
     proof = Proof(kind=kind, evidence=evidence, epoch=view.epoch, by=view.observer, fence=record.fence.id)
     others = tuple(one for one in record.fence.findings if one.kind != kind)
@@ -178,32 +175,21 @@ def _proven(view: FencedView, kind: ProofKind, evidence: str) -> RecordOutcome:
     )
 
 
-def _by_power(view: PowerView) -> RecordOutcome:
-    first, last = view.off_after_command[0], view.off_after_command[-1]
-    return _proven(
-        view,
-        "power",
-        f"the controller of system {view.system_uuid} said off {first:.1f} s and {last:.1f} s after the command"
-        f"{_cost(view)}",
-    )
+def _prove_by_power(view: PowerView) -> RecordOutcome:
+    off, last_off, made = view.off_after_command[0], view.off_after_command[-1], ""
+    if len(view.answers_s) >= 3:  # of what the time from sending the command to the last reading is made
+        command, first, last = view.answers_s[0], view.answers_s[1], view.answers_s[-1]
+        waited = f" + {off - first:.1f} s until it was off" if off - first >= 0.05 else ""
+        total = command + last_off + last
+        made = (
+            f"; {total:.1f} s = command {command:.1f} s{waited} + reading {first:.1f} s + {last_off - off:.1f} s"
+            f" + reading {last:.1f} s"
+        )
+    said = f"the controller of system {view.system_uuid} said off {off:.1f} s and {last_off:.1f} s after the command"
+    return _record_proof(view, "power", f"{said}{made}")
 
 
-def _cost(view: PowerView) -> str:
-    """Of what the time from sending the command to the last reading is made."""
-    if len(view.answers_s) < 3:
-        return ""
-    command, first, last = view.answers_s[0], view.answers_s[1], view.answers_s[-1]
-    apart = view.off_after_command[-1] - view.off_after_command[0]
-    until = view.off_after_command[0] - first
-    waited = f" + {until:.1f} s until it was off" if until >= 0.05 else ""
-    total = command + view.off_after_command[-1] + last
-    return (
-        f"; {total:.1f} s = command {command:.1f} s{waited} + reading {first:.1f} s + {apart:.1f} s"
-        f" + reading {last:.1f} s"
-    )
-
-
-def _by_watchdog(view: WatchdogView) -> RecordOutcome:
+def _prove_by_watchdog(view: WatchdogView) -> RecordOutcome:
     guard = view.record.guard
     need = safe_after_s(view.record, view.slack_s, view.clock_error)
     whose = "a laboratory's " if guard.laboratory else ""
@@ -211,16 +197,16 @@ def _by_watchdog(view: WatchdogView) -> RecordOutcome:
         f"no renewal for {view.unchanged_s:.1f} s, and its armed guard ({whose}T {guard.timeout_s:g} s, "
         f"W {guard.watchdog_s:g} s) leaves nothing after {need:.1f} s"
     )
-    return _proven(view, "watchdog", evidence)
+    return _record_proof(view, "watchdog", evidence)
 
 
-def _missing(view: CutView, found: tuple[str, ...]) -> str:
+def _find_missing(view: CutView, found: tuple[str, ...]) -> str:
     """What of the scope is not among these."""
     left = [one for one in view.scope if one not in set(found)]
     return ", ".join(left[:NAMED]) + (f" and {len(left) - NAMED} more" if len(left) > NAMED else "") or "anything"
 
 
-def _by_cut(view: CutView) -> RecordOutcome:
+def _prove_by_cut(view: CutView) -> RecordOutcome:
     record = view.record
     proof = Proof(kind="cut", evidence=view.evidence, epoch=view.epoch, by=view.observer, fence=record.fence.id)
     others = tuple(one for one in record.fence.findings if one.kind != "cut")
@@ -242,18 +228,18 @@ ISOLATE: Final = ProtocolStep(
     "A host is about to be isolated from disks and networks, and stays out until it has booted",
     FencedView,
     RecordOutcome,
-    (*_common("cut"), NOT_PAUSED),
+    (*_common_preconditions("cut"), NOT_PAUSED),
     _announce,
 )
 """Written before the first order is sent: an order that nobody knows of would isolate a host that is back."""
 
 PROVE_POWER: Final = ProtocolStep(
     "safety.prove.power",
-    "The power controller says, twice, that the host is off",
+    "The BMC says, twice, that the host is off",
     PowerView,
     RecordOutcome,
     (
-        *_common("power"),
+        *_common_preconditions("power"),
         Precondition[PowerView](
             "identity",
             lambda view: not identity_problem(view.system_uuid, view.expected_uuid, view.shared_by),
@@ -279,7 +265,7 @@ PROVE_POWER: Final = ProtocolStep(
             lambda view: "a reading from before the command says nothing",
         ),
     ),
-    _by_power,
+    _prove_by_power,
 )
 
 PROVE_WATCHDOG: Final = ProtocolStep(
@@ -288,7 +274,7 @@ PROVE_WATCHDOG: Final = ProtocolStep(
     WatchdogView,
     RecordOutcome,
     (
-        *_common("watchdog"),
+        *_common_preconditions("watchdog"),
         Precondition[WatchdogView](
             "armed",
             lambda view: view.record.guard.armed,
@@ -310,7 +296,7 @@ PROVE_WATCHDOG: Final = ProtocolStep(
             ),
         ),
     ),
-    _by_watchdog,
+    _prove_by_watchdog,
 )
 
 PROVE_CUT: Final = ProtocolStep(
@@ -324,15 +310,15 @@ PROVE_CUT: Final = ProtocolStep(
         Precondition[CutView](
             "written",
             lambda view: len(view.scope) > 0 and set(view.scope) <= set(view.written),
-            lambda view: f"nobody was ordered to shut {view.host} out of {_missing(view, view.written)}",
+            lambda view: f"nobody was ordered to shut {view.host} out of {_find_missing(view, view.written)}",
         ),
         Precondition[CutView](
             "read-back",
             lambda view: set(view.scope) <= set(view.read_back),
-            lambda view: f"that {view.host} is shut out of {_missing(view, view.read_back)} was not read back",
+            lambda view: f"that {view.host} is shut out of {_find_missing(view, view.read_back)} was not read back",
         ),
     ),
-    _by_cut,
+    _prove_by_cut,
 )
 
 PROVE_OPERATOR: Final = ProtocolStep(
@@ -341,7 +327,7 @@ PROVE_OPERATOR: Final = ProtocolStep(
     OperatorView,
     RecordOutcome,
     (
-        *_common("operator"),
+        *_common_preconditions("operator"),
         Precondition[OperatorView](
             "this-fence",
             lambda view: view.fence == view.record.fence.id,
@@ -353,7 +339,7 @@ PROVE_OPERATOR: Final = ProtocolStep(
             lambda view: "an assertion needs a name and a reason",
         ),
     ),
-    lambda view: _proven(view, "operator", f"{view.name}: {view.reason}"),
+    lambda view: _record_proof(view, "operator", f"{view.name}: {view.reason}"),
 )
 
 

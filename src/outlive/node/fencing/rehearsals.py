@@ -1,4 +1,4 @@
-"""Rehearsals: whether every power controller answers, is its own host's, and knows its state, before it is needed.
+"""Rehearsals: whether every BMC answers, is its own host's, and knows its state, before it is needed.
 
 Each fencer rehearses for itself and remembers on its own clock; the first of the coordinators also writes the
 result to ``Hypervisor.status.rehearsed``. A power proof needs a rehearsal that was in date when its host fell silent,
@@ -27,15 +27,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from outlive.base.deadline import set_within
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
-from outlive.node.fencing.power import ANSWER_LEAST_S, Identity, longer_s
+from outlive.base import OutliveError, get_logger, set_within
+from outlive.node.fencing.power import ANSWER_LEAST_S, BmcIdentity, longer_s
 from outlive.node.fencing.states import is_open
 from outlive.node.ports import PowerState
-from outlive.resources import Hypervisor, MemberRecord, Membership
-from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import compare_and_swap
+from outlive.resources import Hypervisor, HypervisorStatus, MemberRecord, Membership
+from outlive.runtime import OrderedTaskGroup
+from outlive.store import change_status
 
 if TYPE_CHECKING:
     from outlive.node.fencing.context import FencerContext
@@ -66,8 +64,8 @@ CHECK_S: Final = 60.0
 """How long a check may take: some controllers answer a dozen questions for it."""
 OK: Final = "ok"
 """The result of a good one."""
-CONTRADICTED: Final = "its power controller says off although it renews"
-UNSAID: Final = "its power controller does not say whether it is on"
+CONTRADICTED: Final = "its BMC says off although it renews"
+UNSAID: Final = "its BMC does not say whether it is on"
 
 _log = get_logger("fencing.rehearsal")
 
@@ -110,22 +108,22 @@ class Rehearsals:
         self._new: dict[str, None] = {}
         """Hosts whose controllers are new, or are reached in another way, since the last look."""
         self._woken = asyncio.Event()
-        context.hypervisors.subscribe(self._changed)
-        context.memberships.subscribe(self._joined)
+        context.hypervisors.subscribe(self._on_hypervisor)
+        context.memberships.subscribe(self._on_membership)
 
     def answer_s(self, host: str) -> float | None:
-        """The slowest answer of its power controller that I measured lately; ``None``: I measured none."""
+        """The slowest answer of its BMC that I measured lately; ``None``: I measured none."""
         mine = self._results.get(host)
         return max(mine.answers_s) if mine is not None and mine.answers_s else None
 
     def good_age_s(self, host: str) -> float | None:
-        """How long ago I last found its power controller good, if that was so at my last look; no less than that."""
+        """How long ago I last found its BMC good, if that was so at my last look; no less than that."""
         mine = self._results.get(host)
         if mine is None or mine.good is None or mine.result != OK:
             return None
         return self._context.clock.latest() - mine.good[1]
 
-    def not_in_date(self, host: Hypervisor, silent_since: float, record: MemberRecord, renew_s: float) -> str:
+    def explain_outdated(self, host: Hypervisor, silent_since: float, record: MemberRecord, renew_s: float) -> str:
         """Why the host's controller proves nothing; empty if it was rehearsed when the host fell silent.
 
         ``silent_since`` is on my monotonic clock; ``record`` is the host's, with its last renewal, which came every
@@ -139,7 +137,7 @@ class Rehearsals:
         clock = self._context.clock
         past_s = (clock.latest() - mine.good[1]) - (clock.monotonic() - silent_since)
         if past_s > IN_DATE_S and _written_in_time(host, record, renew_s):
-            return f"its power controller had failed its rehearsals for {past_s:.0f} s ({mine.result})"
+            return f"its BMC had failed its rehearsals for {past_s:.0f} s ({mine.result})"
         return ""
 
     async def run(self) -> None:
@@ -148,37 +146,37 @@ class Rehearsals:
         async with OrderedTaskGroup() as group:
             while True:
                 began = self._context.clock.monotonic()
-                hosts = self._controlled()
+                hosts = self._controlled_hosts()
                 known = {host.name for host in hosts}
                 for name in [name for name in self._results if name not in known]:
                     del self._results[name]
                 self._begin(hosts, group)
                 self._new.clear()
                 await self._wait(began + STRICT_EVERY_S, group)
-                strict = [one for one in self._controlled() if self._context.rules.is_strict(one)]
+                strict = [one for one in self._controlled_hosts() if self._context.rules.is_strict(one)]
                 self._begin(strict, group)
                 await self._wait(began + EVERY_S, group)
 
     async def _wait(self, until: float, group: OrderedTaskGroup) -> None:
-        """Whoever sets up a controller sees at once whether it works."""
+        """An operator who sets up a controller sees at once whether it works."""
         while await set_within(self._woken, until - self._context.clock.monotonic()):
             self._woken.clear()
-            self._begin([one for one in self._controlled() if one.name in self._new], group)
+            self._begin([one for one in self._controlled_hosts() if one.name in self._new], group)
             self._new.clear()
 
-    def _changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
-        if new is not None and (old is None or _reached(old) != _reached(new)):
+    def _on_hypervisor(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
+        if new is not None and (old is None or _controller_key(old) != _controller_key(new)):
             if new.name in self._results:
                 self._results[new.name].checked_at = None
             self._new[new.name] = None
             self._woken.set()
 
-    def _joined(self, old: Membership | None, new: Membership | None) -> None:
+    def _on_membership(self, old: Membership | None, new: Membership | None) -> None:
         if new is not None and (old is None or old.record.machine_id != new.record.machine_id):
             self._new[new.name] = None
             self._woken.set()
 
-    def _controlled(self) -> list[Hypervisor]:
+    def _controlled_hosts(self) -> list[Hypervisor]:
         return [one for one in self._context.hypervisors.items() if one.spec.fencing.driver]
 
     def _begin(self, hosts: Iterable[Hypervisor], group: OrderedTaskGroup) -> None:
@@ -187,19 +185,19 @@ class Rehearsals:
             if host.name in self._under_way or (seen is not None and is_open(seen.record)):
                 continue
             self._under_way[host.name] = None
-            group.create_task(self._alone(host), name=f"rehearse {host.name}")
+            group.create_task(self._run_rehearsal(host), name=f"rehearse {host.name}")
 
-    async def _alone(self, host: Hypervisor) -> None:
+    async def _run_rehearsal(self, host: Hypervisor) -> None:
         try:
             await self._rehearse(host)
         finally:
             del self._under_way[host.name]
 
     async def _rehearse(self, host: Hypervisor) -> None:
-        clock, renewal = self._context.clock, self._context.rules.renewal(host.name)
+        clock, renewal = self._context.clock, self._context.rules.last_renewal(host.name)
         began, at = clock.monotonic(), clock.latest()
-        identity = await self._rehearsal(host)
-        result = identity.refusal or await self._of_its_state(host, identity.state)
+        identity = await self._ask_controller(host)
+        result = identity.refusal or await self._judge_state(host, identity.state)
         before = self._results.get(host.name)
         answers_s = () if before is None else before.answers_s
         if result == OK:
@@ -218,7 +216,7 @@ class Rehearsals:
         if before is None or before.published != mine.published:
             log = _log.info if mine.published == OK else _log.warning
             log("fence.rehearsed", host=host.name, result=mine.published)
-        if self._context.leads():
+        if self._context.is_leader():
             await self._publish(host, mine, before, renewal)
 
     async def _publish(
@@ -241,32 +239,32 @@ class Rehearsals:
         if (kept.rehearsed, kept.rehearsed_seq, kept.power_answer_s) != (mine.published, seq, answer_s):
             await self._write(host.name, mine.published, seq, answer_s)
 
-    async def _of_its_state(self, host: Hypervisor, state: PowerState) -> str:
+    async def _judge_state(self, host: Hypervisor, state: PowerState) -> str:
         """What the state is worth that it said: ``OK``, or why it is none."""
         if state is PowerState.ON:
             return OK
         if state is PowerState.UNKNOWN:
             return UNSAID
-        renewal = self._context.rules.renewal(host.name)
+        renewal = self._context.rules.last_renewal(host.name)
         if renewal is None or not await self._lives_on(host.name, *renewal):
             return OK
-        again = await self._rehearsal(host)
+        again = await self._ask_controller(host)
         return CONTRADICTED if not again.refusal and again.state is PowerState.OFF else again.refusal or OK
 
     async def _lives_on(self, host: str, seq: int, renew_s: float) -> bool:
         """Whether it renews once more, so that what was found before it did is of its own life."""
         for _ in range(LOOKS_FOR_LIFE):
             await self._context.clock.sleep(renew_s)
-            now = self._context.rules.renewal(host)
+            now = self._context.rules.last_renewal(host)
             if now is None or now[0] > seq:
                 return now is not None
         return False
 
-    async def _rehearsal(self, host: Hypervisor) -> Identity:
-        limit_s = self._context.answer_limit_s(self._context.rules.settings(host.name))
+    async def _ask_controller(self, host: Hypervisor) -> BmcIdentity:
+        limit_s = self._context.answer_limit_s(self._context.rules.settings_of(host.name))
         if host.status.power_answer_s is None and self.answer_s(host.name) is None:
             limit_s = longer_s(limit_s)
-        identity = Identity("it was not asked")
+        identity = BmcIdentity("it was not asked")
         for number in range(TRIES):
             if number:
                 await self._context.clock.sleep(PAUSES_S[number - 1])
@@ -281,32 +279,29 @@ class Rehearsals:
         return identity
 
     async def _write(self, name: str, result: str, seq: int, answer_s: float | None) -> None:
-        def change(host: Hypervisor | None) -> Hypervisor | None:
-            if host is None:
-                return None
-            status = msgspec.structs.replace(host.status, rehearsed=result, rehearsed_seq=seq, power_answer_s=answer_s)
-            return msgspec.structs.replace(host, status=status)
+        def set_result(host: Hypervisor) -> HypervisorStatus:
+            return msgspec.structs.replace(host.status, rehearsed=result, rehearsed_seq=seq, power_answer_s=answer_s)
 
         try:
-            await compare_and_swap(self._context.store, Hypervisor, name, change, clock=self._context.clock)
+            await change_status(self._context.store, Hypervisor, name, set_result, clock=self._context.clock)
         except OutliveError as error:
             _log.warning("fence.rehearsal_not_written", host=name, result=result, error=str(error))
 
 
-def _reached(host: Hypervisor) -> tuple[object, ...]:
+def _controller_key(host: Hypervisor) -> tuple[object, ...]:
     """How its controller is reached, and what it must say."""
     fencing = host.spec.fencing
     return fencing.driver, fencing.address, fencing.secret, fencing.system_uuid, fencing.options
 
 
 def _written_in_time(host: Hypervisor, record: MemberRecord, renew_s: float) -> str:
-    """Nothing of my own from before: what was written down by whoever rehearsed then."""
+    """Nothing of my own from before: what the fencer wrote down that rehearsed then."""
     result, later = host.status.rehearsed, record.seq - host.status.rehearsed_seq
     if host.status.rehearsed_seq == 0:
-        return f"its power controller was not rehearsed in time ({result or 'never'})"
+        return f"its BMC was not rehearsed in time ({result or 'never'})"
     if later < 0:
-        return "its power controller was rehearsed under another membership, or before a backup was restored"
+        return "its BMC was rehearsed under another membership, or before a backup was restored"
     if later * renew_s > IN_DATE_S:
         before_s = later * renew_s
-        return f"its power controller was rehearsed {before_s:.0f} s before it fell silent, and not since ({result})"
+        return f"its BMC was rehearsed {before_s:.0f} s before it fell silent, and not since ({result})"
     return ""

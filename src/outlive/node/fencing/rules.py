@@ -1,9 +1,9 @@
 """When a silent host may be condemned: rules that keep healthy hosts running when it is the fencer that errs.
 
-This module collects the input of ``fence.evaluate`` and ``fence.looks``: how fresh the observer itself is, how long it
-has followed the store without a gap, maintenance, hosts that start or stop, how much is silent at once, and since when
-a host's guard and power controller are known to be good. Nothing of this is needed for safety, and nothing of it proves
-anything (docs/concepts/safety.md#condemning).
+This module collects the input of ``fence.evaluate`` and ``fence.looks``: how fresh the observer itself is, how
+long it has followed the store without a gap, maintenance, hosts that start or stop, how much is silent at once, and
+since when a host's guard and BMC are known to be good. Nothing of this is needed for safety, and nothing
+of it proves anything (docs/concepts/safety.md#condemning).
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ from outlive.node.fencing.suspicion import (
     LooksResult,
     ObserverView,
     Peer,
-    too_slow,
+    is_too_slow,
 )
-from outlive.node.fencing.watcher import Seen
-from outlive.resources import ClusterSpec, Hypervisor, MemberRecord, SilentPeer
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.meta import DOMAIN_LABEL_PREFIX
+from outlive.node.fencing.watcher import SeenHost
+from outlive.resources import CLUSTER, DOMAIN_LABEL_PREFIX, ClusterSpec, Hypervisor, MemberRecord, SilentPeer
 
 if TYPE_CHECKING:
     from outlive.node.fencing.context import FencerContext
@@ -49,7 +47,7 @@ STALLED_S: Final = 3.0
 """A fencer whose own look comes so much too late was itself paused, and was blind meanwhile."""
 TAKE_OVER_S: Final = 60.0
 """A fence that its living fencer has not moved for so long is carried on by another: longer than any attempt at a host
-whose power controller answers fast,"""
+whose BMC answers fast,"""
 ATTEMPT_ANSWERS: Final = 5
 """and longer by so many answers, each by what it may take more: who it is, the command, and three readings."""
 TAKE_OVER_RESTING_S: Final = 360.0
@@ -81,7 +79,7 @@ class Observer(Protocol):
 class RateRule:
     """The rate at which failure domains may be fenced without anybody looking.
 
-    A fencer counts every domain in which it saw a host condemned or proven dead, whoever did it. A domain that was
+    A fencer counts every domain in which it saw a host condemned or proven dead, by any fencer. A domain that was
     counted already may lose more hosts: a rack that dies slowly is one failure. A restarted fencer counts anew.
     """
 
@@ -133,34 +131,34 @@ class Rules:
 
     # What operators want, as last seen
 
-    def cluster(self) -> ClusterSpec:
+    def cluster_spec(self) -> ClusterSpec:
         """Of the whole cluster."""
         return HostSettings(self._context.clusters.get(CLUSTER), None).cluster_spec
 
-    def settings(self, host: str) -> HostSettings:
+    def settings_of(self, host: str) -> HostSettings:
         """Of one host."""
         return HostSettings(self._context.clusters.get(CLUSTER), self._context.hypervisors.get(host))
 
-    def domain(self, host: str) -> str | None:
+    def failure_domain(self, host: str) -> str | None:
         """What fails together with the host; ``None``: it fails alone."""
-        return self._label(host, self.cluster().fencing.failure_domain)
+        return self._label_of(host, self.cluster_spec().fencing.failure_domain)
 
-    def switch(self, host: str) -> str | None:
+    def switch_of(self, host: str) -> str | None:
         """The network switch of the host; ``None``: not known, or nobody wants to know."""
-        return self._label(host, self.cluster().fencing.switch_domain) or None
+        return self._label_of(host, self.cluster_spec().fencing.switch_domain) or None
 
-    def _label(self, host: str, name: str) -> str | None:
+    def _label_of(self, host: str, name: str) -> str | None:
         hypervisor = self._context.hypervisors.get(host)
         return hypervisor.metadata.labels.get(DOMAIN_LABEL_PREFIX + name) if name and hypervisor is not None else None
 
-    def unit(self, host: str) -> str:
+    def rate_unit(self, host: str) -> str:
         """What the rate of fences counts: the failure domain, or the host."""
-        domain = self.domain(host)
-        return f"host {host}" if domain is None else f"{self.cluster().fencing.failure_domain} {domain}"
+        domain = self.failure_domain(host)
+        return f"host {host}" if domain is None else f"{self.cluster_spec().fencing.failure_domain} {domain}"
 
-    def profile(self, host: str, record: MemberRecord) -> Profile:
+    def profile_of(self, host: str, record: MemberRecord) -> Profile:
         """The host's timing. A shorter one counts only once the host had time to read it."""
-        wanted = profile_of(self.cluster().fencing, self.settings(host).fencing, armed=record.guard.armed)
+        wanted = profile_of(self.cluster_spec().fencing, self.settings_of(host).fencing, armed=record.guard.armed)
         now = self._context.clock.monotonic()
         applied, before, since = self._profiles.get(host, (wanted, wanted, now))
         since = since if before == wanted else now
@@ -169,23 +167,23 @@ class Rules:
         self._profiles[host] = (applied, wanted, since)
         return applied
 
-    def departure(self, host: str) -> Departure:
+    def host_departure(self, host: str) -> Departure:
         """How the host's daemon said last that it stops."""
         return departure_of(self._context.hypervisors.get(host))
 
     # Limits of silence
 
-    def silence_s(self, host: str, seen: Seen) -> float:
+    def silence_s(self, host: str, seen: SeenHost) -> float:
         """After how long an unchanged version looks silent."""
-        grace_s = self.cluster().fencing.transition_grace_s
-        return absence_limit_s(self.departure(host), self.profile(host, seen.record), grace_s)
+        grace_s = self.cluster_spec().fencing.transition_grace_s
+        return absence_limit_s(self.host_departure(host), self.profile_of(host, seen.record), grace_s)
 
     def renew_s(self, host: str) -> float:
         """How often the host renews."""
         seen = self._context.watcher.get(host)
-        return float(self._mine().renew_s if seen is None else self.profile(host, seen.record).renew_s)
+        return float(self._own_profile().renew_s if seen is None else self.profile_of(host, seen.record).renew_s)
 
-    def renewal(self, host: str) -> tuple[int, float] | None:
+    def last_renewal(self, host: str) -> tuple[int, float] | None:
         """Number and pace of the last renewal that was seen of a host; ``None`` for one that has no membership."""
         seen = self._context.watcher.get(host)
         return None if seen is None else (seen.record.seq, self.renew_s(host))
@@ -197,25 +195,26 @@ class Rules:
         """Whether the observer sees, as far as it knows."""
         return self._sight_since is not None
 
-    def look(self) -> None:
+    def observe(self) -> None:
         """Note the state of the observer; to be called at every round."""
         now = self._context.clock.monotonic()
         late = self._looked_at is not None and now - self._looked_at > STALLED_S
         self._looked_at = now
         if late:
             self._sight_since = None
-        if not self._sees():
+        fresh = self._context.observer.own_age_s < BLIND_INTERVALS * self._own_profile().renew_s
+        if not (fresh and self._follows()):
             self._blind_since = now if self._blind_since is None else self._blind_since
-            if now - self._blind_since >= BLIND_INTERVALS * self._mine().renew_s:
+            if now - self._blind_since >= BLIND_INTERVALS * self._own_profile().renew_s:
                 self._sight_since = None
             return
         self._blind_since = None
         if self._sight_since is None:
             self._sight_since = now
 
-    def released(self) -> bool:
+    def check_release(self) -> bool:
         """Whether an operator has just let fencing go on; counts begin anew then."""
-        word = self.cluster().fencing.release
+        word = self.cluster_spec().fencing.release
         before, self._release = self._release, word
         if before is None or before == word:
             return False
@@ -223,26 +222,27 @@ class Rules:
         self._released_at = self._context.clock.monotonic()
         return True
 
-    def _sees(self) -> bool:
-        fresh = self._context.observer.own_age_s < BLIND_INTERVALS * self._mine().renew_s
-        return fresh and self._follows()
-
     def _follows(self) -> bool:
         return self._context.observer.connected and self._context.memberships.stalled_s() == 0.0
 
-    def _mine(self) -> Profile:
+    def _own_profile(self) -> Profile:
         seen = self._context.watcher.get(self._context.me)
-        return self.profile(self._context.me, MemberRecord(machine_id="", boot_id="") if seen is None else seen.record)
+        return self.profile_of(
+            self._context.me, MemberRecord(machine_id="", boot_id="") if seen is None else seen.record
+        )
 
     # Judging
 
-    def evaluation(self, *, resting: bool = True) -> EvaluateInput:
+    def evaluation_input(self, *, resting: bool = True) -> EvaluateInput:
         """The input of ``fence.evaluate``; without ``resting`` it looks as if nobody were in maintenance."""
-        spec = self.cluster()
-        now, mine, policy = self._context.clock.monotonic(), self._mine(), spec.fencing
+        spec = self.cluster_spec()
+        now, mine, policy = self._context.clock.monotonic(), self._own_profile(), spec.fencing
         released = now - self._released_at < policy.fences_window_s
         sight = 0.0 if self._sight_since is None else now - self._sight_since
         own = self._context.hypervisors.get(self._context.me)
+        cluster, wall = self._context.clusters.get(CLUSTER), self._context.clock.now()
+        rests = resting and cluster is not None and cluster.spec.resting_reason(wall) != ""
+        changes = cluster is not None and cluster.schema_hold(wall) != ""  # renewals may be late meanwhile
         return EvaluateInput(
             config=EvaluateConfig(
                 keepalive_interval=mine.renew_s,
@@ -257,44 +257,38 @@ class Rules:
                 own_age=min(self._context.observer.own_age_s, NEVER_S),
                 uptime=sight,
             ),
-            nodes=tuple(self._peers(now, resting)),
-            maintenance=self._spares_all(resting=resting),
+            nodes=tuple(self._list_peers(now, resting)),
+            maintenance=rests or changes,
             primary=self._context.primary() or None,
         )
 
-    def _spares_all(self, *, resting: bool) -> bool:
-        """Whether nobody is condemned now: renewals may be late while the storage schema changes."""
-        cluster, now = self._context.clusters.get(CLUSTER), self._context.clock.now()
-        if cluster is None:
-            return False
-        return (resting and cluster.spec.resting(now) != "") or cluster.schema_hold(now) != ""
-
-    def _peers(self, now: float, resting: bool) -> Iterable[Peer]:
+    def _list_peers(self, now: float, resting: bool) -> Iterable[Peer]:
         wall = self._context.clock.now()
         for host, seen in self._context.watcher:
             record = seen.record
             hypervisor = self._context.hypervisors.get(host)
-            rests = resting and hypervisor is not None and hypervisor.spec.fencing.in_maintenance(wall)
-            rests = rests or self.settings(host).is_awaited(self.departure(host))
+            rests = resting and hypervisor is not None and hypervisor.spec.fencing.is_in_maintenance(wall)
+            departure = self.host_departure(host)
+            if rests or self.settings_of(host).is_awaited(departure):
+                state = "maintenance"
+            elif record.state == "Revoked":
+                state = "dead" if is_open(record) else "fenced"
+            elif record.state == "Released":
+                state = "stop"
+            else:
+                state = "shutdown" if departure is Departure.DAEMON else "run"
             yield Peer(
                 name=host,
-                daemon_state="maintenance" if rests else self._state(host, record),
+                daemon_state=state,
                 age=now - seen.since,
                 assigned_vms=1 if record.state == "Held" else 0,  # who runs and holds nothing has left (Released)
                 fence_owner=record.fence.by if is_open(record) else None,
-                fence_owner_live=is_open(record) and not self.orphaned(host, seen, now),
-                domain=self.domain(host),
-                silence=self.profile(host, record).silence_s,
+                fence_owner_live=is_open(record) and not self.is_orphaned(host, seen, now),
+                domain=self.failure_domain(host),
+                silence=self.profile_of(host, record).silence_s,
             )
 
-    def _state(self, host: str, record: MemberRecord) -> str:
-        if record.state == "Revoked":
-            return "dead" if is_open(record) else "fenced"
-        if record.state == "Released":
-            return "stop"
-        return "shutdown" if self.departure(host) is Departure.DAEMON else "run"
-
-    def take_over_s(self, host: str, seen: Seen, now: float) -> float:
+    def take_over_s(self, host: str, seen: SeenHost, now: float) -> float:
         """After how long without a change another may carry this open fence on."""
         by = self._context.watcher.get(seen.record.fence.by)
         if by is None or by.record.state != "Held" or now - by.since > self.silence_s(by.membership.name, by):
@@ -302,33 +296,37 @@ class Rules:
         if seen.record.fence.phase == "unconfirmed":
             return TAKE_OVER_RESTING_S
         again = seen.record.fence.attempt > 1  # a slow controller got more time
-        limit_s = ANSWER_MOST_S if again else self._context.answer_limit_s(self.settings(host))
+        limit_s = ANSWER_MOST_S if again else self._context.answer_limit_s(self.settings_of(host))
         return TAKE_OVER_S + ATTEMPT_ANSWERS * max(0.0, limit_s - ANSWER_LEAST_S)
 
-    def orphaned(self, host: str, seen: Seen, now: float) -> bool:
+    def is_orphaned(self, host: str, seen: SeenHost, now: float) -> bool:
         """Whether nobody seems to carry this open fence on; mine is never taken from me by me."""
         return seen.record.fence.by != self._context.me and now - seen.since >= self.take_over_s(host, seen, now)
 
     # How often a host is looked at
 
-    def looks(self, host: str, seen: Seen) -> LooksResult:
+    def decide_looks(self, host: str, seen: SeenHost) -> LooksResult:
         """How often the host is looked at before it is condemned, as of now.
 
-        A guard is found good by every renewal that says it is armed; a power controller by every reading of this very
+        A guard is found good by every renewal that says it is armed; a BMC by every reading of this very
         fencer. What was contradicted before, or is being worked on, is not good.
         """
-        profile, hypervisor = self.profile(host, seen.record), self.settings(host).hypervisor
+        profile, hypervisor = self.profile_of(host, seen.record), self.settings_of(host).hypervisor
         objective_s = None if hypervisor is None else hypervisor.status.recovery_time_objective_s
         said_off = self._context.identities.says_off(host, seen.version)
         if hypervisor is None or (objective_s is None and not said_off):
             return LooksResult(throws=profile.throws, throw_s=profile.throw_s, reason=Looks.NO_OBJECTIVE)
+        fencing, distrusted = hypervisor.spec.fencing, seen.record.distrusted
+        guarded = seen.record.guard.armed and "watchdog" not in distrusted
+        works_on_it = fencing.power_in_maintenance(self._context.clock.now())
+        powered = bool(fencing.driver) and "power" not in distrusted and not works_on_it
         given = LooksInput(
             silence_s=self.silence_s(host, seen),
             throws=profile.throws,
             throw_s=profile.throw_s,
             objective_s=None if objective_s is None else max(0.0, objective_s),
-            guard_s=self._guard_s(seen),
-            power_s=self._power_s(hypervisor, seen),
+            guard_s=self._context.clock.monotonic() - seen.since if guarded else None,
+            power_s=self._context.rehearsals.good_age_s(hypervisor.name) if powered else None,
             said_off=said_off,
         )
         return self._context.decisions.use(FENCE_LOOKS, given, subject=host)
@@ -338,26 +336,11 @@ class Rules:
         objective_s, seen = hypervisor.status.recovery_time_objective_s, self._context.watcher.get(hypervisor.name)
         if objective_s is None or seen is None:
             return False
-        profile = self.profile(hypervisor.name, seen.record)
-        return too_slow(profile.silence_s, profile.throws, profile.throw_s, objective_s)
-
-    def _guard_s(self, seen: Seen) -> float | None:
-        if not seen.record.guard.armed or "watchdog" in seen.record.distrusted:
-            return None
-        return self._context.clock.monotonic() - seen.since
-
-    def _power_s(self, hypervisor: Hypervisor, seen: Seen) -> float | None:
-        fencing = hypervisor.spec.fencing
-        if (
-            not fencing.driver
-            or "power" in seen.record.distrusted
-            or fencing.power_in_maintenance(self._context.clock.now())
-        ):
-            return None
-        return self._context.rehearsals.good_age_s(hypervisor.name)
+        profile = self.profile_of(hypervisor.name, seen.record)
+        return is_too_slow(profile.silence_s, profile.throws, profile.throw_s, objective_s)
 
 
-def refuses(result: EvaluateResult, host: str) -> str:
+def explain_refusal(result: EvaluateResult, host: str) -> str:
     """Why ``host`` must not be condemned, by an evaluation; empty where it may."""
     if result.reason is not None:
         return str(result.reason)

@@ -16,14 +16,14 @@ import msgspec
 
 from outlive.node.membership.steps import RecordOutcome
 from outlive.resources import FencePhase, FenceRecord, MemberRecord, Part, Unproven
-from outlive.runtime.steps import Precondition, ProtocolStep
+from outlive.runtime import Precondition, ProtocolStep
 
 _replace = msgspec.structs.replace
 
 POWER_ON_WAITS_S: Final = (0.0, 60.0, 300.0)
 """Before each try to switch a host on again, since its Membership last changed; so many tries there are."""
 TAKEN: Final = "ok"
-"""The result of a command to switch on that the power controller took."""
+"""The result of a command to switch on that the BMC took."""
 
 
 class FenceEvent(enum.StrEnum):
@@ -255,7 +255,7 @@ TRUST_AGAIN: Final = ProtocolStep(
     ),
     lambda view: RecordOutcome(record=_replace(view.record, distrusted=(), trust_word=view.word)),
 )
-"""What the operator had set when a kind was distrusted is in the Membership, so that whoever looks sees a change."""
+"""What the operator had set when a kind was distrusted is in the Membership, so that a reader sees a change."""
 
 
 class SwitchOnView(Part, frozen=True, kw_only=True):

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.logging import get_logger
+from outlive.base import Clock, get_logger
 from outlive.node.fencing.states import is_open
 from outlive.node.fencing.suspicion import LooksResult
 from outlive.resources import MemberRecord, Membership
@@ -36,7 +35,7 @@ _log = get_logger("fencing")
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenHost:
     """One host as it was last seen."""
 
     membership: Membership
@@ -66,20 +65,20 @@ class Watcher:
         """Hosts with an open fence, in the order in which they were seen."""
         self._clock = clock
         self._me = me
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, SeenHost] = {}
         self._heap: list[tuple[float, str]] = []
         self._scheduled: set[str] = set()
         self._mine: dict[str, tuple[Membership, float]] = {}
         """Host → the version on which I condemn it, and when I first received that."""
 
-    def __iter__(self) -> Iterator[tuple[str, Seen]]:
+    def __iter__(self) -> Iterator[tuple[str, SeenHost]]:
         return iter(self._seen.items())
 
-    def get(self, host: str) -> Seen | None:
+    def get(self, host: str) -> SeenHost | None:
         """What was last seen of the host."""
         return self._seen.get(host)
 
-    def changed(self, old: Membership | None, new: Membership | None) -> None:
+    def on_membership(self, old: Membership | None, new: Membership | None) -> None:
         """A change of the informer's cache."""
         if new is None:
             if old is not None:
@@ -90,7 +89,7 @@ class Watcher:
         seen = self._seen.get(host)
         now = self._clock.monotonic()
         if seen is None:
-            seen = self._seen[host] = Seen(new, now)
+            seen = self._seen[host] = SeenHost(new, now)
             if host not in self._scheduled:
                 self._scheduled.add(host)
                 heapq.heappush(self._heap, (now + FIRST_LOOK_S, host))
@@ -104,11 +103,11 @@ class Watcher:
             return
         self._follow_fence(host, seen, now)
 
-    def condemning(self, host: str, on: Membership, since: float) -> None:
+    def note_condemnation(self, host: str, on: Membership, since: float) -> None:
         """I am about to condemn ``host`` on exactly this version, which I first received at ``since``."""
         self._mine[host] = (on, since)
 
-    def _follow_fence(self, host: str, seen: Seen, now: float) -> None:
+    def _follow_fence(self, host: str, seen: SeenHost, now: float) -> None:
         record = seen.record
         if not is_open(record):
             self.open.pop(host, None)
@@ -120,7 +119,7 @@ class Watcher:
             seen.quiet_since = self._first_quiet(host, seen, now)
         self.open[host] = None
 
-    def _first_quiet(self, host: str, seen: Seen, now: float) -> float:
+    def _first_quiet(self, host: str, seen: SeenHost, now: float) -> float:
         """If it is my own swap on the very renewal that I had seen, since I had seen that; else since now."""
         mine = self._mine.pop(host, None)
         if mine is None:
@@ -137,7 +136,7 @@ class Watcher:
             return since
         return now
 
-    def due(self, now: float, limit_s: Callable[[str, Seen], float]) -> list[str]:
+    def find_due(self, now: float, limit_s: Callable[[str, SeenHost], float]) -> list[str]:
         """Hosts that hold their membership and are silent for longer than their limit, longest first."""
         found: list[str] = []
         while self._heap and self._heap[0][0] <= now:
@@ -154,7 +153,7 @@ class Watcher:
             heapq.heappush(self._heap, (min(at, now + LOOK_S), host))
         return found
 
-    def now(self) -> float:
+    def read_clock(self) -> float:
         """The clock that all times are of."""
         return self._clock.monotonic()
 
@@ -180,7 +179,7 @@ class Ripe:
     """A host that had all its looks and is still silent."""
 
     host: str
-    seen: Seen
+    seen: SeenHost
     waited_s: float
     """Since it had had them."""
     looks: str
@@ -190,7 +189,7 @@ class Ripe:
 class Suspicions:
     """See the module. ``looks``: how often a host is looked at, as of now."""
 
-    def __init__(self, watcher: Watcher, looks: Callable[[str, Seen], LooksResult]) -> None:
+    def __init__(self, watcher: Watcher, looks: Callable[[str, SeenHost], LooksResult]) -> None:
         self._watcher = watcher
         self._looks = looks
         self._all: dict[str, Suspicion] = {}
@@ -212,11 +211,11 @@ class Suspicions:
             return
         self._all[host] = Suspicion(seen.version, now)
 
-    def said(self, host: str) -> None:
-        """Its power controller has answered: that may be reason enough, if the host had more than its first look."""
+    def note_answer(self, host: str) -> None:
+        """Its BMC has answered: that may be reason enough, if the host had more than its first look."""
         suspicion = self._all.get(host)
         if suspicion is not None and suspicion.looked > 1:
-            suspicion.next_at = self._watcher.now()
+            suspicion.next_at = self._watcher.read_clock()
 
     def drop_the_living(self) -> None:
         """Forget those of which anything new was seen."""
@@ -235,12 +234,12 @@ class Suspicions:
         """Begin anew with everybody."""
         self._all.clear()
 
-    def again(self, host: str, at: float) -> None:
+    def postpone(self, host: str, at: float) -> None:
         """Look at a ripe one again at ``at``."""
         if host in self._all:
             self._all[host].next_at = at
 
-    def ripe(self, suspects: Iterable[str], now: float) -> Iterator[Ripe]:
+    def find_ripe(self, suspects: Iterable[str], now: float) -> Iterator[Ripe]:
         """Have a look at those whose time has come; yields the ones that have had all their looks."""
         suspects = tuple(suspects)
         for host in suspects:

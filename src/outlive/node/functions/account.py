@@ -1,18 +1,42 @@
-"""``sriov.account``: who uses, and who has reserved, each virtual function, after operations of virtual machines.
+"""Which virtual functions a host has by its settings, and ``sriov.account``: who uses and has reserved each of them.
 
 A move reserves functions on its target, turns that into use when it arrives, and drops it when it is aborted; an
-operation that is refused changes nothing (docs/reference/node-decisions.md#sriovaccount). Pure.
+operation that is refused changes nothing (docs/design/node-decisions.md#sriovaccount). Pure.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
-from outlive.runtime.decisions import Decision
+from outlive.resources import CARDS_LIMIT, FUNCTIONS_LIMIT, MTU_USUAL
+from outlive.runtime import Decision
+
+
+class SriovDevice(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """One card of ``links.sriov``."""
+
+    device: Annotated[str, Meta(min_length=1, max_length=15)]
+    """Its network device, such as ``enp1s0f0``: the first part of the names of its functions."""
+    count: Annotated[int, Meta(ge=0, le=FUNCTIONS_LIMIT)]
+    """Virtual functions that it is to have."""
+    mtu: Annotated[int, Meta(ge=68, le=65_535)] = MTU_USUAL
+    """Largest packet in bytes."""
+
+
+SriovDevices = Annotated[tuple[SriovDevice, ...], Meta(max_length=CARDS_LIMIT)]
+"""All cards that its daemon divides."""
+
+
+def check_devices(devices: SriovDevices) -> None:
+    """``ValueError`` for a card that is named twice."""
+    names = [one.device for one in devices]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise ValueError(f"sriov names {twice} twice")
 
 
 class AccountCode(enum.StrEnum):
@@ -113,7 +137,7 @@ class _Books:
                 case "abort":
                     self._abort(first, second)
                 case "fenced":
-                    self._fenced(first)
+                    self._release_reservations(first)
                 case "rejoin":
                     self._rejoin(first)
                 case _:
@@ -122,12 +146,12 @@ class _Books:
             return refused.code
         return AccountCode.OK
 
-    def _vm(self, name: str) -> AccountedOwner:
+    def _find_vm(self, name: str) -> AccountedOwner:
         if name not in self.vms:
             raise _OpRefused(AccountCode.UNKNOWN)
         return self.vms[name]
 
-    def _node(self, name: str) -> dict[str, BookedFunction]:
+    def _find_node(self, name: str) -> dict[str, BookedFunction]:
         if name not in self.vfs:
             raise _OpRefused(AccountCode.UNKNOWN)
         return self.vfs[name]
@@ -147,23 +171,28 @@ class _Books:
                 raise _OpRefused(code)
 
     def _assign(self, name: str) -> None:
-        vm = self._vm(name)
-        functions = self._node(vm.node)
-        self._check(vm, functions, lambda one: _is_of_another(one, name), AccountCode.VF_IN_USE)
+        vm = self._find_vm(name)
+        functions = self._find_node(vm.node)
+        self._check(
+            vm,
+            functions,
+            lambda one: ((one.used or one.used_by != "") and one.used_by != name) or one.reserved_by not in ("", name),
+            AccountCode.VF_IN_USE,
+        )
         for nic in vm.nics:
             functions[nic.vf] = _replace(functions[nic.vf], used=True, used_by=name, mac=nic.mac)
         if any(nic.type == "hostdev" for nic in vm.nics):
             self.vms[name] = _replace(vm, method="shutdown")
 
     def _release(self, name: str) -> None:
-        vm = self._vm(name)
-        functions = self._node(vm.node)
+        vm = self._find_vm(name)
+        functions = self._find_node(vm.node)
         self._check(vm, functions, lambda one: one.used_by != name, AccountCode.NOT_OWNER)
         for nic in vm.nics:
-            functions[nic.vf] = _released(functions[nic.vf])
+            functions[nic.vf] = _release_function(functions[nic.vf])
 
     def _begin(self, name: str, target: str) -> None:
-        vm, functions = self._vm(name), self._node(target)
+        vm, functions = self._find_vm(name), self._find_node(target)
         if vm.node == target:
             raise _OpRefused(AccountCode.SAME_NODE)
         self._check(
@@ -176,41 +205,36 @@ class _Books:
             functions[nic.vf] = _replace(functions[nic.vf], reserved_by=name)
 
     def _commit(self, name: str, target: str) -> None:
-        vm, functions = self._vm(name), self._node(target)
+        vm, functions = self._find_vm(name), self._find_node(target)
         self._check(vm, functions, lambda one: one.reserved_by != name, AccountCode.NOT_RESERVED)
         source = self.vfs.get(vm.node, {})
         for nic in vm.nics:
             if nic.vf in source and source[nic.vf].used_by == name:
-                source[nic.vf] = _released(source[nic.vf])
+                source[nic.vf] = _release_function(source[nic.vf])
         for nic in vm.nics:
             functions[nic.vf] = _replace(functions[nic.vf], used=True, used_by=name, mac=nic.mac, reserved_by="")
         self.vms[name] = _replace(vm, node=target)
 
     def _abort(self, name: str, target: str) -> None:
-        vm, functions = self._vm(name), self._node(target)
+        vm, functions = self._find_vm(name), self._find_node(target)
         for nic in vm.nics:
             if nic.vf in functions and functions[nic.vf].reserved_by == name:
                 functions[nic.vf] = _replace(functions[nic.vf], reserved_by="")
 
-    def _fenced(self, node: str) -> None:
-        functions = self._node(node)
+    def _release_reservations(self, node: str) -> None:
+        functions = self._find_node(node)
         for name, one in functions.items():
             functions[name] = _replace(one, reserved_by="")
 
     def _rejoin(self, node: str) -> None:
-        functions = self._node(node)
+        functions = self._find_node(node)
         for name, one in functions.items():
             owner = self.vms.get(one.used_by)
             if one.used_by and (owner is None or owner.node != node):
-                functions[name] = _released(one)
+                functions[name] = _release_function(one)
 
 
-def _is_of_another(one: BookedFunction, vm: str) -> bool:
-    used = (one.used or bool(one.used_by)) and one.used_by != vm
-    return used or one.reserved_by not in ("", vm)
-
-
-def _released(one: BookedFunction) -> BookedFunction:
+def _release_function(one: BookedFunction) -> BookedFunction:
     return _replace(one, used=False, used_by="", mac=one.phy_mac)
 
 

@@ -7,10 +7,11 @@ nothing booked. Every change is an operation of ``sriov.account``. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from outlive.base import natural_key
 from outlive.node.functions.account import (
     AccountCode,
     AccountedNic,
@@ -21,10 +22,10 @@ from outlive.node.functions.account import (
     account_functions,
 )
 from outlive.node.vm.states import active_move
-from outlive.placement.rules import function_refusal
-from outlive.resources import VirtualMachine
-from outlive.resources.functions import FreeFunction, FunctionNeed, VirtualFunction
+from outlive.placement import function_refusal
+from outlive.resources import MTU_USUAL, FreeFunction, FunctionNeed, VirtualFunction, VirtualMachine, function_name
 from outlive.resources.reasons import Reason
+from outlive.runtime import Count, Decision
 
 ELSEWHERE: Final = ""
 """The host of a VM that is not here, as far as the books of this host go."""
@@ -58,12 +59,6 @@ def owner_of(vm: VirtualMachine, host: str, *, here: bool) -> FunctionOwner:
     )
 
 
-def named_needs(needs: Iterable[FunctionNeed], functions: Iterable[FreeFunction]) -> tuple[FunctionNeed, ...]:
-    """The needs with the names that their functions have on the VM's host, where only a PCI address says which."""
-    names = {one.pci: one.name for one in functions}
-    return tuple(_replace(one, name=one.name or names.get(one.pci, "")) for one in needs)
-
-
 def nics_of(
     needs: Iterable[FunctionNeed], functions: Iterable[VirtualFunction | FreeFunction]
 ) -> tuple[AccountedNic, ...]:
@@ -86,7 +81,16 @@ class HostBooks:
 
     def apply(self, op: tuple[str, ...], vms: Mapping[str, AccountedOwner]) -> AccountCode:
         """One operation; what came of it."""
-        before = {one.name: _booked(one) for one in self.functions}
+        before = {
+            one.name: BookedFunction(
+                used=bool(one.used_by),
+                used_by=one.used_by,
+                reserved_by=one.reserved_by,
+                mac=one.mac,
+                phy_mac=one.phys_mac,
+            )
+            for one in self.functions
+        }
         given = FunctionBooks(vfs={self._host: before}, vms=dict(vms), ops=(op,))
         result = self._account(given)
         after = result.vfs[self._host]
@@ -162,12 +166,6 @@ class HostBooks:
                 self.apply(("release", name), {name: AccountedOwner(node=self._host, nics=nics)})
 
 
-def _booked(one: VirtualFunction) -> BookedFunction:
-    return BookedFunction(
-        used=bool(one.used_by), used_by=one.used_by, reserved_by=one.reserved_by, mac=one.mac, phy_mac=one.phys_mac
-    )
-
-
 def move_refusals(
     vm: VirtualMachine, hosts: Mapping[str, tuple[FreeFunction, ...]], vms: Iterable[VirtualMachine]
 ) -> dict[str, Reason]:
@@ -184,7 +182,8 @@ def move_refusals(
         if (move := active_move(other)) is not None and other.name != vm.name
         for function in move.functions
     }
-    needs = named_needs(vm.spec.functions, hosts.get(vm.host, ()))
+    names = {one.pci: one.name for one in hosts.get(vm.host, ())}  # of functions that only a PCI address names
+    needs = tuple(_replace(one, name=one.name or names.get(one.pci, "")) for one in vm.spec.functions)
     found: dict[str, Reason] = {}
     for host, functions in hosts.items():
         now = tuple(
@@ -201,3 +200,101 @@ def move_refusals(
             assert why is not None, "it names what the operation was refused for"
             found[host] = why
     return found
+
+
+# ``sriov.sync``: which physical and virtual functions a host registers, keeps and forgets when its daemon starts.
+#
+# What is registered is left as it is; of what is new only that is registered whose PCI address is readable: else it
+# is in a guest already (docs/design/node-decisions.md#sriovsync). Pure.
+
+
+class ConfiguredDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A physical function as the host's configuration has it."""
+
+    phy: str
+    vfcount: Count = 0
+    mtu: Count = MTU_USUAL
+
+
+class RegisteredFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A virtual function that is registered."""
+
+    pf: str
+
+
+class RegisteredFunctions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is registered, by name."""
+
+    pf: dict[str, dict[str, Any]] = {}
+    vf: dict[str, RegisteredFunction] = {}
+
+
+class FunctionOfCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A virtual function as the kernel lists it."""
+
+    vf: Count
+    """Its number on its card, from 0."""
+    pci: str | None = None
+    """Null: it cannot be read, as the function is in a guest."""
+    address: str = ""
+    """Its MAC address."""
+
+
+class SyncInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Configuration, store and kernel."""
+
+    config: tuple[ConfiguredDevice, ...] = ()
+    store: RegisteredFunctions = RegisteredFunctions()
+    hardware: dict[str, tuple[FunctionOfCard, ...]] = {}
+
+
+class WrittenDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """What is registered of a physical function."""
+
+    mtu: int
+    vfcount: int
+
+
+class SyncResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What is done with each of them; names in natural order."""
+
+    write_pf: dict[str, WrittenDevice]
+    add_vf: tuple[str, ...]
+    keep_vf: tuple[str, ...]
+    skip_vf: tuple[str, ...]
+    remove_pf: tuple[str, ...]
+    remove_vf: tuple[str, ...]
+
+
+def sync_functions(given: SyncInput) -> SyncResult:
+    """What is done at a start; functions of cards that are not configured are overlooked."""
+    configured = {one.phy: one for one in given.config}
+    add: dict[str, None] = {}
+    keep: dict[str, None] = {}
+    skip: dict[str, None] = {}
+    for card in configured:
+        for found in given.hardware.get(card, ()):
+            name = function_name(card, found.vf)
+            group = keep if name in given.store.vf else skip if found.pci is None else add
+            group[name] = None
+    names = sorted(configured, key=natural_key)
+    return SyncResult(
+        write_pf={name: WrittenDevice(mtu=configured[name].mtu, vfcount=configured[name].vfcount) for name in names},
+        add_vf=tuple(sorted(add, key=natural_key)),
+        keep_vf=tuple(sorted(keep, key=natural_key)),
+        skip_vf=tuple(sorted(skip, key=natural_key)),
+        remove_pf=tuple(sorted((name for name in given.store.pf if name not in configured), key=natural_key)),
+        remove_vf=tuple(
+            sorted((name for name, one in given.store.vf.items() if one.pf not in configured), key=natural_key)
+        ),
+    )
+
+
+SRIOV_SYNC: Final = Decision(
+    "sriov.sync",
+    sync_functions,
+    SyncInput,
+    SyncResult,
+    "Which functions of network cards a host registers, keeps and forgets",
+    nulls_are_absent=True,
+)

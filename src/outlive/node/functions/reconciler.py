@@ -12,36 +12,39 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.deadline import set_within
-from outlive.base.errors import OutliveError, Unavailable
-from outlive.base.logging import get_logger
-from outlive.base.natural import natural_key
-from outlive.node.functions.account import SRIOV_ACCOUNT, AccountCode, FunctionBooks, FunctionBooksResult
-from outlive.node.functions.books import FunctionOwner, Functions, HostBooks, owner_of
-from outlive.node.functions.registration import (
+from outlive.base import OutliveError, Unavailable, get_logger, natural_key, set_within
+from outlive.node.functions.account import SRIOV_ACCOUNT, AccountCode, FunctionBooks, FunctionBooksResult, SriovDevice
+from outlive.node.functions.books import (
     SRIOV_SYNC,
     ConfiguredDevice,
     FunctionOfCard,
+    FunctionOwner,
+    Functions,
+    HostBooks,
     RegisteredFunction,
     RegisteredFunctions,
     SyncInput,
+    owner_of,
 )
-from outlive.node.functions.settings import SriovDevice
-from outlive.node.ports.functions import FoundCard, FoundFunction, FunctionPort
+from outlive.node.ports.links import FoundCard, FoundFunction, FunctionPort
 from outlive.node.vm.context import VmContext
-from outlive.placement.rules import function_refusal
-from outlive.resources import Hypervisor, ObjectRef, VirtualMachine
-from outlive.resources.definitions import FunctionPlace, with_function_places
-from outlive.resources.functions import (
+from outlive.placement import function_refusal
+from outlive.resources import (
     MTU_USUAL,
+    FunctionPlace,
+    Hypervisor,
+    HypervisorStatus,
+    ObjectRef,
     PhysicalFunction,
     VirtualFunction,
     VirtualFunctionSettings,
+    VirtualMachine,
+    free_functions,
     function_name,
+    with_function_places,
 )
-from outlive.resources.hosts import HypervisorStatus, free_functions
-from outlive.resources.reasons import PlaceReason, Reason, reason
-from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons import FaultCode, PlaceReason, Reason, make_reason
+from outlive.runtime import Periodic, log_errors
 from outlive.store import compare_and_swap
 
 READY_S: Final = 10.0
@@ -92,27 +95,27 @@ class FunctionReconciler:
         boot of the host has taken away."""
         self._entered: object = None
         """How this host entered its membership when its books were last gone through from the start."""
-        self._wake = asyncio.Event()
+        self._loop = Periodic(
+            self.reconcile,
+            lambda: float(node.settings.look),
+            clock=node.clock,
+            wakes=True,
+            failed=log_errors(_log, "functions.not_reconciled", host=node.host),
+        )
 
     def notify(self) -> None:
         """Look soon."""
-        self._wake.set()
+        self._loop.wake()
 
     async def run(self) -> None:
         """Until cancelled."""
 
-        def changed(_old: VirtualMachine | None, _new: VirtualMachine | None) -> None:
+        def on_vm(_old: VirtualMachine | None, _new: VirtualMachine | None) -> None:
             self.notify()
 
-        end = self._node.informer.subscribe(changed)
+        end = self._node.informer.subscribe(on_vm)
         try:
-            while True:
-                self._wake.clear()
-                try:
-                    await self.reconcile()
-                except OutliveError as error:
-                    _log.warning("functions.not_reconciled", host=self._node.host, error=str(error))
-                await set_within(self._wake, float(self._node.settings.look))
+            await self._loop.run()
         finally:
             end()
 
@@ -137,7 +140,9 @@ class FunctionReconciler:
         """Give each card its number of functions and its MTU; one of which somebody has a function stays as it is."""
         if why := await self._port.prepare():
             _log.warning("functions.not_passed_through", host=self._node.host, why=why)
-        known = await self._registered()
+        node = self._node
+        found = await compare_and_swap(node.store, Hypervisor, node.host, lambda _: None, clock=node.clock)
+        known = found.status.virtual_functions if found is not None else ()
         for device in self._devices:
             name = device.device
             try:
@@ -151,12 +156,6 @@ class FunctionReconciler:
             except OutliveError as error:
                 self._not_made[name] = error.message
                 _log.warning("functions.not_made", host=self._node.host, card=name, why=str(error))
-
-    async def _registered(self) -> Functions:
-        found = await compare_and_swap(
-            self._node.store, Hypervisor, self._node.host, lambda _: None, clock=self._node.clock
-        )
-        return found.status.virtual_functions if found is not None else ()
 
     async def _read(self, card: str) -> None:
         try:
@@ -177,20 +176,20 @@ class FunctionReconciler:
         that is replaced, so that a reservation of meanwhile is not dropped.
         """
         entered, node = self._node.lease.entered, self._node
-        owners = {vm.name: self._owner(vm) for vm in node.informer.items() if vm.spec.functions}
+        owners = {vm.name: self._owner_of(vm) for vm in node.informer.items() if vm.spec.functions}
         read_after, unsure = "", set[str]()
 
         def change(found: Hypervisor | None) -> Hypervisor | None:
             unsure.clear()
             if found is None:
                 return None
-            status = self._synced(found.status)
+            status = self._sync_status(found.status)
             if found.metadata.resource_version != read_after:
-                unsure.update(_to_leave(status.virtual_functions, owners, node.host))
+                unsure.update(_find_losers(status.virtual_functions, owners, node.host))
                 if unsure:
                     versions.append(found.metadata.resource_version)
                     return None
-            books = self._books(status.virtual_functions)
+            books = self._build_books(status.virtual_functions)
             if entered is not self._entered and entered is not None and entered.row in AFTER_BOOT:
                 books.restart()
             books.settle(owners)
@@ -206,18 +205,20 @@ class FunctionReconciler:
             read_after = versions[-1]
             for name in sorted(unsure):
                 vm = await node.read(name)
-                owners[name] = self._owner(vm) if vm is not None else FunctionOwner(name=name, here=self._is_here(name))
+                owners[name] = (
+                    self._owner_of(vm) if vm is not None else FunctionOwner(name=name, here=self._is_here(name))
+                )
         self.notify()
         return None
 
     def _is_here(self, vm: str) -> bool:
         """Whether something of it may be on this host; always, before its domains were looked at."""
-        return not self._node.domains.looked or vm in self._node.domains.names()
+        return not self._node.domains.looked or vm in self._node.domains.list_names()
 
-    def _owner(self, vm: VirtualMachine) -> FunctionOwner:
+    def _owner_of(self, vm: VirtualMachine) -> FunctionOwner:
         return owner_of(vm, self._node.host, here=self._is_here(vm.name))
 
-    def _synced(self, status: HypervisorStatus) -> HypervisorStatus:
+    def _sync_status(self, status: HypervisorStatus) -> HypervisorStatus:
         """With what is registered, and what cards say of it now."""
         before = {one.name: one for one in status.virtual_functions}
         found = {
@@ -242,7 +243,7 @@ class FunctionReconciler:
         ]
         gone = {*result.keep_vf, *result.remove_vf}
         hidden = [_replace(one, missing=True, message=HIDDEN) for name, one in before.items() if name not in gone]
-        added = [_registered(name, *found[name]) for name in result.add_vf]
+        added = [_register_function(name, *found[name]) for name in result.add_vf]
         return _replace(
             status,
             physical_functions=tuple(
@@ -252,7 +253,7 @@ class FunctionReconciler:
             virtual_functions=tuple(sorted((*kept, *hidden, *added), key=lambda one: natural_key(one.name))),
         )
 
-    def _books(self, functions: Functions) -> HostBooks:
+    def _build_books(self, functions: Functions) -> HostBooks:
         def account(given: FunctionBooks) -> FunctionBooksResult:
             return self._node.decisions.use(SRIOV_ACCOUNT, given, subject=self._node.host)
 
@@ -282,10 +283,10 @@ class FunctionReconciler:
             if found is None:
                 return None
             self._host = found
-            books = self._books(found.status.virtual_functions)
-            code = book(books, self._owner(vm))
+            books = self._build_books(found.status.virtual_functions)
+            code = book(books, self._owner_of(vm))
             if code is not AccountCode.OK:
-                why = function_refusal(vm.name, found.name, vm.spec.functions, free_functions(found)) or reason(
+                why = function_refusal(vm.name, found.name, vm.spec.functions, free_functions(found)) or make_reason(
                     PlaceReason.UNSUITED, vm=vm.name, host=found.name, why=f"its virtual functions: {code}"
                 )
                 return None
@@ -332,12 +333,14 @@ class FunctionReconciler:
             wanted = host.spec.virtual_functions.get(one.name, VirtualFunctionSettings())
             is_due = self._node.clock.monotonic() - self._programmed_s.get(one.name, 0.0) >= REFUSED_AGAIN_S
             if self._programmed.get(one.name) != wanted or (is_due and self._refused_fields.get(one.name)):
-                await self._program_one(one.name, card, found.index, wanted)
+                await self._program_function(one.name, card, found.index, wanted)
             else:
-                await self._program_again(one.name, card, found, wanted)
-            await self._give_back(one, card, found)
+                await self._restore_settings(one.name, card, found, wanted)
+            await self._restore_mac(one, card, found)
 
-    async def _program_again(self, name: str, card: str, found: FoundFunction, wanted: VirtualFunctionSettings) -> None:
+    async def _restore_settings(
+        self, name: str, card: str, found: FoundFunction, wanted: VirtualFunctionSettings
+    ) -> None:
         """Program what somebody else has changed on the card, as libvirt does when a guest starts and when it ends.
 
         Once for each change: what a card shows otherwise all the same is reported as what it refuses.
@@ -352,14 +355,14 @@ class FunctionReconciler:
             if self._kept_by_card.pop(name, None) is not None and not refused:
                 self._refused.pop(name, None)
         elif self._kept_by_card.get(name) != differs:
-            await self._program_one(name, card, found.index, wanted)
+            await self._program_function(name, card, found.index, wanted)
             self._kept_by_card[name] = differs
         else:
             self._refused[name] = "; ".join(
-                f"{_wire(field)}: its card shows {value}" for field, value in sorted(differs.items())
+                f"{_format_setting(field)}: its card shows {value}" for field, value in sorted(differs.items())
             )
 
-    async def _program_one(self, name: str, card: str, index: int, wanted: VirtualFunctionSettings) -> None:
+    async def _program_function(self, name: str, card: str, index: int, wanted: VirtualFunctionSettings) -> None:
         try:
             refused = await self._port.program(card, index, wanted) if wanted.list_set() else {}
         except OutliveError as error:
@@ -367,7 +370,7 @@ class FunctionReconciler:
             return
         self._programmed[name], self._programmed_s[name] = wanted, self._node.clock.monotonic()
         self._refused_fields[name] = frozenset(refused)
-        why = "; ".join(f"{_wire(field)}: {refusal}" for field, refusal in sorted(refused.items()))
+        why = "; ".join(f"{_format_setting(field)}: {refusal}" for field, refusal in sorted(refused.items()))
         if why and self._refused.get(name) != why:
             _log.warning("functions.setting_refused", host=self._node.host, function=name, why=why)
         if why:
@@ -376,7 +379,7 @@ class FunctionReconciler:
             self._refused.pop(name, None)
         self.notify()  # what its card has now is read, and written, at the next look
 
-    async def _give_back(self, one: VirtualFunction, card: str, found: FoundFunction) -> None:
+    async def _restore_mac(self, one: VirtualFunction, card: str, found: FoundFunction) -> None:
         """Its own MAC address, once nobody has it."""
         free = not one.used_by and not one.reserved_by and found.pci is not None
         if not free:
@@ -400,7 +403,7 @@ class FunctionReconciler:
                 faults.clear(code, subject)
 
 
-def _to_leave(functions: Functions, owners: Mapping[str, FunctionOwner], host: str) -> Iterator[str]:
+def _find_losers(functions: Functions, owners: Mapping[str, FunctionOwner], host: str) -> Iterator[str]:
     """The VMs that would lose what the books say they have."""
     for one in functions:
         user, comer = owners.get(one.used_by), owners.get(one.reserved_by)
@@ -422,7 +425,7 @@ def _update_registered(one: VirtualFunction, found: FoundFunction, message: str)
     )
 
 
-def _registered(name: str, card: str, found: FoundFunction) -> VirtualFunction:
+def _register_function(name: str, card: str, found: FoundFunction) -> VirtualFunction:
     return VirtualFunction(
         name=name,
         physical_function=card,
@@ -434,6 +437,6 @@ def _registered(name: str, card: str, found: FoundFunction) -> VirtualFunction:
     )
 
 
-def _wire(field: str) -> str:
+def _format_setting(field: str) -> str:
     """A setting as users write it."""
     return next(one.encode_name for one in msgspec.structs.fields(VirtualFunctionSettings) if one.name == field)

@@ -1,6 +1,6 @@
 """The addresses of a host on one of its system networks, its own and the floating one of the primary. Pure.
 
-docs/reference/node-decisions.md#addrplan
+docs/design/node-decisions.md#addrplan
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput, Invalid
-from outlive.resources.cluster import SystemNetwork, SystemNetworkName
-from outlive.runtime.decisions import Decision
+from outlive.base import BadInput, Invalid
+from outlive.resources import SystemNetwork, SystemNetworkName
+from outlive.runtime import Decision
 
 BY_ID: Final = "by-id"
 """The own address follows from the number of the host."""
@@ -88,7 +88,16 @@ def plan_addresses(given: AddressInput) -> AddressPlan:
     if not _is_usable(floating, network):
         raise BadFloating(f"floating address {floating} is no host's in {network}", remedy=_suggest_usable(network))
     if given.selection == BY_ID:
-        own = _address_by_number(given.hostname, network)
+        groups = _DIGITS.findall(given.hostname.partition(".")[0])
+        digits = groups[-1].lstrip("0") if groups else ""
+        if not digits:
+            remedy = "end it with a number from 1 on, such as node3, or write the address instead of by-id"
+            raise NoHostNumber(f"host name {given.hostname[:80]!r} has no number from 1 on", remedy=remedy)
+        first, last = usable_range(network)
+        if len(digits) > _LONGEST or first + int(digits) - 1 > last:
+            what = f"{network} has no address for host number {digits[:_LONGEST]}"
+            raise BadOwnAddress(what, remedy=f"choose a larger network; it has {last - first + 1} addresses for hosts")
+        own = type(network.network_address)(first + int(digits) - 1)
     else:
         own = _parse(given.selection, BadOwnAddress, f"own address {given.selection}")
         if not _is_usable(own, network):
@@ -132,20 +141,6 @@ def usable_range(network: IpNetwork) -> tuple[int, int]:
     if network.max_prefixlen - network.prefixlen < 2:
         return first, last
     return first + 1, last - 1 if network.version == 4 else last
-
-
-def _address_by_number(hostname: str, network: IpNetwork) -> Address:
-    groups = _DIGITS.findall(hostname.partition(".")[0])
-    digits = groups[-1].lstrip("0") if groups else ""
-    if not digits:
-        remedy = "end it with a number from 1 on, such as node3, or write the address instead of by-id"
-        raise NoHostNumber(f"host name {hostname[:80]!r} has no number from 1 on", remedy=remedy)
-    first, last = usable_range(network)
-    if len(digits) > _LONGEST or first + int(digits) - 1 > last:
-        what = f"{network} has no address for host number {digits[:_LONGEST]}"
-        raise BadOwnAddress(what, remedy=f"choose a larger network; it has {last - first + 1} addresses for hosts")
-    number = first + int(digits) - 1
-    return type(network.network_address)(number)
 
 
 def _is_usable(address: Address, network: IpNetwork) -> bool:

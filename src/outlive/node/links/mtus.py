@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import set_within
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import Clock, OutliveError, get_logger
 from outlive.node.links.reconciler import LinkReconciler
 from outlive.node.links.wanted import mtu_of
 from outlive.resources import VirtualNetwork
-from outlive.runtime.informer import Informer
+from outlive.runtime import Informer, Periodic
 from outlive.store import Store, compare_and_swap
 
 LOOK_S: Final = 5.0
@@ -39,20 +35,20 @@ class NetworkMtus:
         self._networks = networks
         self._is_primary = is_primary
         self._clock = clock
-        self._wake = asyncio.Event()
+        self._loop = Periodic(self._write_all, LOOK_S, clock=clock, wait_first=True, wakes=True)
 
     async def run(self) -> None:
         """Until cancelled."""
-        end = self._networks.subscribe(lambda _old, _new: self._wake.set())
+        end = self._networks.subscribe(lambda _old, _new: self._loop.wake())
         try:
-            while True:
-                await set_within(self._wake, LOOK_S)
-                self._wake.clear()
-                if self._is_primary():
-                    for network in tuple(self._networks.items()):
-                        await self._write(network)
+            await self._loop.run()
         finally:
             end()
+
+    async def _write_all(self) -> None:
+        if self._is_primary():
+            for network in tuple(self._networks.items()):
+                await self._write(network)
 
     async def _write(self, network: VirtualNetwork) -> None:
         mtu = mtu_of(network, self._links.settings, self._links.wanted.cluster_mtu)

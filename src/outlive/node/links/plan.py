@@ -1,18 +1,97 @@
 """The changes by which a host's links become what they have to be, and those that undo them. Pure.
 
-docs/reference/node-decisions.md#linksplan
+docs/design/node-decisions.md#linksplan
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 import msgspec
 
-from outlive.node.links.wanted import VXLAN_PORT, NetworkDevices, SystemBridge, WantedLinks
-from outlive.node.ports.links import FoundLinks, HostLink, HostRoute, LinkOp
-from outlive.runtime.decisions import Decision
+from outlive.base import OutliveError, get_logger
+from outlive.node.links.wanted import VXLAN_PORT, NetworkDevices, PlacedAddress, PlacedPort, SystemBridge, WantedLinks
+from outlive.node.ports.links import FoundLinks, HostLink, HostRoute, LinkNotes, LinkOp
+from outlive.resources import SystemNetwork, SystemNetworkName, decode_as, encode, encode_canonical
+from outlive.runtime import Decision
+
+# What the daemon remembers of its links: how to undo a change that is under way, and what it has put where.
+
+_log = get_logger("links")
+
+
+class LinkMemory(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The file."""
+
+    undo: tuple[LinkOp, ...] = ()
+    """Leads back from a change that nobody has confirmed; none: there is no such change."""
+    trying: str = ""
+    """Digest of what that change was to make."""
+    confirmed: str = ""
+    """Digest of the links with which the store answered last."""
+    refused: str = ""
+    """Digest of links that were undone: they are not tried again until something about them changes, or somebody starts
+    the daemon anew."""
+    placed: tuple[PlacedAddress, ...] = ()
+    """Own addresses that the daemon has put on bridges."""
+    ports: tuple[PlacedPort, ...] = ()
+    """Devices that it has put into bridges."""
+    system_networks: dict[SystemNetworkName, SystemNetwork] = {}
+    """The cluster's, as they were read last: a host that boots needs its addresses before it reaches the store."""
+
+
+def digest_of(wanted: WantedLinks) -> str:
+    """By which links that the host is reached by are known, whatever networks of VMs there are."""
+    system = msgspec.structs.replace(
+        wanted, networks=(), remotes=(), cluster_mtu=0, former=(), former_ports=(), problems={}
+    )
+    return hashlib.sha256(encode_canonical(system)).hexdigest()
+
+
+def placed_by(wanted: WantedLinks, found: FoundLinks) -> tuple[tuple[PlacedAddress, ...], tuple[PlacedPort, ...]]:
+    """Return what the daemon has put on bridges: what is wanted, and of the former what is still there.
+
+    A former one that cannot be replaced yet stays known, so that it goes once it can.
+    """
+    addresses = [
+        PlacedAddress(bridge=one.bridge, address=address) for one in wanted.bridges for address in one.addresses
+    ]
+    for address in wanted.former:
+        link = found.find_link(address.bridge)
+        if link is not None and address.address in link.addresses:
+            addresses.append(address)
+    ports = [PlacedPort(bridge=one.bridge, device=one.device) for one in wanted.bridges]
+    for port in wanted.former_ports:
+        link = found.find_link(port.device)
+        if link is not None and link.bridge == port.bridge:
+            ports.append(port)
+    return tuple(dict.fromkeys(addresses)), tuple(dict.fromkeys(ports))
+
+
+class LinkMemoryKeeper:
+    """Reads and writes it."""
+
+    def __init__(self, notes: LinkNotes) -> None:
+        self._notes = notes
+        self.memory = LinkMemory()
+
+    async def load(self) -> None:
+        """Read it; what cannot be read is nothing, and is logged."""
+        try:
+            raw = await self._notes.load()
+            self.memory = decode_as(LinkMemory, raw) if raw is not None else LinkMemory()
+        except OutliveError as error:
+            _log.warning("links.notes_not_read", why=str(error))
+
+    async def change(self, **changes: object) -> None:
+        """Write it down with these changes, if they are any; ``Unavailable``."""
+        new = msgspec.structs.replace(self.memory, **changes)
+        if new != self.memory:
+            await self._notes.save(encode(new))
+            self.memory = new
+
 
 OWN: Final = "outlive:"
 """Begins the alias of each device that is made for a network of VMs."""
@@ -63,10 +142,11 @@ def plan_links(given: LinkPlanInput) -> LinkPlan:
     refused = {bridge for name, bridge in wanted.bridge_of.items() if name in problems}
     if wanted.route is not None and wanted.route not in found.routes and wanted.route.device not in refused:
         system.append(_add_route(wanted.route, wanted.route.device))
+    created = [f".{op.device}." for op in system if op.op == "create"]
     system += [
         LinkOp(op="sysctl", key=key, value=value)
         for key, value in sorted(wanted.sysctls.items())
-        if found.sysctls.get(key, "") != value and (key in found.sysctls or _is_made_now(key, system))
+        if found.sysctls.get(key, "") != value and (key in found.sysctls or any(one in key for one in created))
     ]
     steps = [LinkStep(subject=SYSTEM, ops=tuple(system))]
     for network in wanted.networks:
@@ -75,7 +155,7 @@ def plan_links(given: LinkPlanInput) -> LinkPlan:
             problems[network.network] = why
         else:
             steps.append(LinkStep(subject=network.network, ops=tuple(_network_ops(network, wanted, found))))
-    steps += _removals(wanted, found, problems)
+    steps += _plan_removals(wanted, found, problems)
     return LinkPlan(actions=tuple(step for step in steps if step.ops), problems=problems)
 
 
@@ -83,7 +163,7 @@ def undo_ops(ops: Iterable[LinkOp], former: FoundLinks) -> tuple[LinkOp, ...]:
     """What leads back from these changes to what was found before them, however many of them were made."""
     undone: list[LinkOp] = []
     for op in reversed(tuple(ops)):
-        link = former.named(op.device)
+        link = former.find_link(op.device)
         match op.op:
             case "create":
                 undone.append(LinkOp(op="delete", device=op.device))
@@ -112,7 +192,7 @@ def _add_route(route: HostRoute, device: str) -> LinkOp:
 
 
 def _bridge_problem(bridge: SystemBridge, found: FoundLinks) -> str:
-    device, there = found.named(bridge.device), found.named(bridge.bridge)
+    device, there = found.find_link(bridge.device), found.find_link(bridge.bridge)
     if device is None:
         return f"there is no device {bridge.device}"
     if device.kind == "bridge":
@@ -126,7 +206,7 @@ def _bridge_problem(bridge: SystemBridge, found: FoundLinks) -> str:
 
 def _system_ops(bridge: SystemBridge, found: FoundLinks) -> Iterator[LinkOp]:
     """Set the device's MTU, put it into the bridge, and have its addresses and routes on the bridge."""
-    device, there = found.named(bridge.device), found.named(bridge.bridge)
+    device, there = found.find_link(bridge.device), found.find_link(bridge.bridge)
     assert device is not None
     mtu = str(bridge.mtu)
     if bridge.mtu and device.mtu != bridge.mtu:
@@ -156,7 +236,7 @@ def _leave_former(wanted: WantedLinks, found: FoundLinks) -> Iterator[LinkOp]:
     now = {(one.bridge, address) for one in wanted.bridges for address in one.addresses}
     kept = {bridge for bridge, _ in now}
     for one in wanted.former:
-        link = found.named(one.bridge)
+        link = found.find_link(one.bridge)
         if one.bridge in kept and (one.bridge, one.address) not in now and link and one.address in link.addresses:
             yield LinkOp(op="removeAddress", device=one.bridge, value=one.address)
 
@@ -169,26 +249,22 @@ def _leave_ports(wanted: WantedLinks, found: FoundLinks) -> Iterator[LinkOp]:
     replaced = {one.bridge for one in wanted.bridges if not _bridge_problem(one, found)}
     devices = {one.device for one in wanted.bridges}
     for port in wanted.former_ports:
-        link = found.named(port.device)
+        link = found.find_link(port.device)
         if port.bridge in replaced and port.device not in devices and link is not None and link.bridge == port.bridge:
             yield LinkOp(op="detach", device=port.device)
-
-
-def _is_made_now(key: str, ops: Iterable[LinkOp]) -> bool:
-    return any(op.op == "create" and f".{op.device}." in key for op in ops)
 
 
 def _network_problem(network: NetworkDevices, wanted: WantedLinks, found: FoundLinks) -> str:
     """Why a network is not made: a device of somebody else's, or nothing that it could lie on."""
     for name in (network.carrier, network.bridge):
-        link = found.named(name)
+        link = found.find_link(name)
         if link is not None and link.alias != OWN + network.network:
             other = link.alias.removeprefix(OWN) if link.alias.startswith(OWN) else ""
             if other and any(one.network == other for one in wanted.networks):
                 return f"device {name} belongs to network {other}"
             if not other:
                 return f"device {name} is there already, and somebody else made it"
-    lower, makes = found.named(network.lower), {one.bridge for one in wanted.bridges}
+    lower, makes = found.find_link(network.lower), {one.bridge for one in wanted.bridges}
     if lower is None and network.lower not in makes:
         return f"there is no device {network.lower}"
     return ""
@@ -196,8 +272,8 @@ def _network_problem(network: NetworkDevices, wanted: WantedLinks, found: FoundL
 
 def _network_ops(network: NetworkDevices, wanted: WantedLinks, found: FoundLinks) -> Iterator[LinkOp]:
     alias, mtu = OWN + network.network, str(network.mtu)
-    carrier, bridge = found.named(network.carrier), found.named(network.bridge)
-    lower = found.named(network.lower)
+    carrier, bridge = found.find_link(network.carrier), found.find_link(network.bridge)
+    lower = found.find_link(network.lower)
     if network.type == "bridged" and lower is not None:
         if lower.mtu < wanted.bridge_mtu:
             yield LinkOp(op="mtu", device=lower.name, value=str(wanted.bridge_mtu))
@@ -270,7 +346,7 @@ def _create_carrier(network: NetworkDevices, wanted: WantedLinks, alias: str) ->
     return _replace(op, port=VXLAN_PORT, local=network.local, value=learning)
 
 
-def _removals(wanted: WantedLinks, found: FoundLinks, problems: dict[str, str]) -> Iterator[LinkStep]:
+def _plan_removals(wanted: WantedLinks, found: FoundLinks, problems: dict[str, str]) -> Iterator[LinkStep]:
     """The devices of networks that are gone; those that VMs are still attached to stay."""
     kept = {name for one in wanted.networks for name in (one.carrier, one.bridge)}
     gone: dict[str, list[HostLink]] = {}

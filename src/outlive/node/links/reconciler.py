@@ -8,35 +8,38 @@ where this one was killed meanwhile. It runs before the host has joined: the sto
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline, set_within
-from outlive.base.errors import NotFound, OutliveError
-from outlive.base.logging import get_logger
-from outlive.node.links.notes import LinkMemoryKeeper, digest_of, placed_by
+from outlive.base import Clock, NotFound, OutliveError, deadline, get_logger
 from outlive.node.links.plan import (
     LINKS_CONFIRM,
     LINKS_PLAN,
     SYSTEM,
     ConfirmInput,
+    LinkMemoryKeeper,
     LinkPlanInput,
     LinkStep,
+    digest_of,
     ipv6_settings,
+    placed_by,
     undo_ops,
 )
 from outlive.node.links.settings import LinkSettings
 from outlive.node.links.wanted import ORDER, LinkFacts, WantedLinks, compose_links
-from outlive.node.ports.links import FoundLinks, LinkOp, LinkPort
-from outlive.resources import Cluster, Hypervisor, ObjectRef, VirtualNetwork
-from outlive.resources.cluster import CLUSTER, SystemNetwork, SystemNetworkName
-from outlive.resources.networks import is_made_by_hosts
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.faults import FaultSet
-from outlive.runtime.informer import Informer
+from outlive.node.ports.links import FoundLinks, LinkPort
+from outlive.resources import (
+    CLUSTER,
+    Cluster,
+    Hypervisor,
+    ObjectRef,
+    SystemNetwork,
+    SystemNetworkName,
+    VirtualNetwork,
+    is_made_by_hosts,
+)
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import DecisionLog, FaultSet, Informer, Periodic
 from outlive.store import Store, list_all
 
 LOOK_S: Final = 5.0
@@ -98,7 +101,7 @@ class LinkReconciler:
         self._faults = faults
         self._decisions = decisions
         self._clock = clock
-        self._wake = asyncio.Event()
+        self._loop = Periodic(self.check_links, LOOK_S, clock=clock, wakes=True)
         self._others: tuple[str, ...] = ()
         self._others_due_s = 0.0
         self._cluster_read = False
@@ -108,24 +111,28 @@ class LinkReconciler:
 
     def notify(self) -> None:
         """Have a look soon."""
-        self._wake.set()
+        self._loop.wake()
 
     async def run(self) -> None:
         """Until cancelled; whatever is made stays."""
         await self.start()
         end = self._networks.subscribe(lambda _old, _new: self.notify())
         try:
-            while True:
-                self._wake.clear()
-                await self.check_links()
-                await set_within(self._wake, LOOK_S)
+            await self._loop.run()
         finally:
             end()
 
     async def start(self) -> None:
         """Read what the daemon before has written down, and undo what it had changed and not confirmed."""
         await self._keeper.load()
-        await self._undo_former()
+        memory = self._keeper.memory
+        if not memory.undo:
+            await self._keeper.change(refused="")
+            return
+        given = ConfirmInput(answered=False, since_s=0.0, limit_s=self._limit_s(), restarted=True)
+        if self._decisions.use(LINKS_CONFIRM, given, subject=self._host).verdict == "undo":
+            self._undone = "the daemon ended before the store had answered after the change, so it was undone"
+            await self._undo(memory.trying, self._undone, refuse=True)  # this daemon does not try it again
 
     async def check_links(self) -> None:
         """One round; what fails is tried again in the next one."""
@@ -271,25 +278,11 @@ class LinkReconciler:
         """Go back to what was before; every step is tried, whatever becomes of the others."""
         _log.error("links.undone", host=self._host, why=why)
         for op in self._keeper.memory.undo:
-            await self._try_op(op)
+            try:
+                await self._port.carry_out(op)
+            except OutliveError as error:
+                _log.warning("links.step_not_undone", op=op.op, device=op.device, why=str(error))
         await self._keeper.change(undo=(), trying="", refused=digest if refuse else self._keeper.memory.refused)
-
-    async def _try_op(self, op: LinkOp) -> None:
-        try:
-            await self._port.carry_out(op)
-        except OutliveError as error:
-            _log.warning("links.step_not_undone", op=op.op, device=op.device, why=str(error))
-
-    async def _undo_former(self) -> None:
-        """What was undone is not tried again by this daemon."""
-        memory = self._keeper.memory
-        if not memory.undo:
-            await self._keeper.change(refused="")
-            return
-        given = ConfirmInput(answered=False, since_s=0.0, limit_s=self._limit_s(), restarted=True)
-        if self._decisions.use(LINKS_CONFIRM, given, subject=self._host).verdict == "undo":
-            self._undone = "the daemon ended before the store had answered after the change, so it was undone"
-            await self._undo(memory.trying, self._undone, refuse=True)
 
     async def _remember(self, wanted: WantedLinks, found: FoundLinks) -> None:
         """Write down what is in place now."""

@@ -7,12 +7,11 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from outlive.base.errors import BadInput
-from outlive.node.functions.settings import SriovDevices, check_devices
+from outlive.base import BadInput
+from outlive.node.functions.account import SriovDevices, check_devices
 from outlive.node.links.host_addresses import BY_ID
-from outlive.resources.cluster import SystemNetworkName
-from outlive.resources.networks import SMALLEST_MTU
-from outlive.runtime.units import Duration
+from outlive.resources import SMALLEST_MTU, SystemNetworkName
+from outlive.runtime import Duration
 
 DEVICE_BYTES: Final = 15
 """The longest name of a device."""
@@ -23,11 +22,11 @@ class SystemLink(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     """How this host is on one system network."""
 
     device: str
-    """The card, or bond, that leads there; two networks may name one."""
+    """The card or bond; networks may share one."""
     mtu: MtuSetting = 0
-    """Of the device and of its bridge; 0: as it is."""
+    """MTU of the device and its bridge; 0: unchanged."""
     address: str = BY_ID
-    """The host's own address there: ``by-id``, by the number in its name, or the address itself."""
+    """The host's address: ``by-id``, from the number in its name, or the address itself."""
 
 
 class LinkSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -36,18 +35,18 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     system_networks: dict[SystemNetworkName, SystemLink] = {}
     """Networks that this host is on by bridges of its own: ``upstream``, ``cluster``, ``storage``."""
     bridge_device: str = ""
-    """The device that VLANs of bridged networks lie on; empty: this host makes no bridged networks."""
+    """Device for VLANs of bridged networks; empty: no bridged networks."""
     bridge_mtu: MtuSetting = 1500
-    """The largest MTU of a bridged network, which the device and its switch have to take."""
+    """The largest MTU of a bridged network; device and switch must support it."""
     evpn: bool = False
-    """Whether a routing daemon enters where VXLANs flood to; else the daemon enters the addresses of all hosts."""
+    """Whether a routing daemon maintains VXLAN flooding; else the daemon does."""
     legacy_source_route: bool = False
-    """Whether packets may name the routers that they pass."""
+    """Allow source routing."""
     confirm_timeout: Duration = Duration(10.0)
-    """How long the store may take to answer after the host's own network was changed; then the change is undone. At
-    most half of the time after which the guard would stop the host's VMs."""
+    """How long the store may take to answer after a change of the host's network, before that is undone; at most half
+    of the guard's time-out."""
     sriov: SriovDevices = ()
-    """Network cards that this host divides into virtual functions; none: no card is touched."""
+    """Network cards that this host divides into virtual functions."""
 
     def __post_init__(self) -> None:
         for name, link in self.system_networks.items():

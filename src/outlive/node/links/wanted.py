@@ -3,25 +3,97 @@ VMs that reach it. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput, Invalid
 from outlive.node.links.host_addresses import AddressInput, plan_addresses
-from outlive.node.links.mtu import MtuInput, choose_mtu
 from outlive.node.links.settings import LinkSettings
 from outlive.node.ports.links import FoundLinks, HostRoute
-from outlive.resources import VirtualNetwork
-from outlive.resources.cluster import SystemNetwork, SystemNetworkName
-from outlive.resources.networks import bridge_name, is_made_by_hosts
+from outlive.resources import (
+    SMALLEST_MTU,
+    SystemNetwork,
+    SystemNetworkName,
+    VirtualNetwork,
+    bridge_name,
+    is_made_by_hosts,
+)
+from outlive.runtime import Decision
+
+# The MTU of a network that hosts make themselves. Pure (docs/design/node-decisions.md#netmtu).
+
+VXLAN_BYTES: Final = 50
+"""What VXLAN puts around a frame."""
+_NUMBER: Final = re.compile(r"[0-9]+", re.ASCII)
+_LONGEST: Final = 18
+"""Digits of a number that is not certainly too large."""
+
+
+class BadMtu(BadInput):
+    """What is asked for is no MTU."""
+
+    code = "bad_mtu"
+
+
+class MtuInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A network, and what the devices below it take."""
+
+    type: Literal["bridged", "managed"]
+    requested: int | float | str = ""
+    """What its user wants; absent or empty: as much as goes."""
+    bridge_mtu: int | None = None
+    """Of the device that VLANs lie on; needed for a bridged network."""
+    cluster_mtu: int | None = None
+    """Of the cluster network, which VXLANs go over; needed for a managed network."""
+
+
+class MtuAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the network gets."""
+
+    mtu: int
+    store: bool
+    """Whether it is another one than was asked for, and is written down."""
+    max: int
+    """The largest that goes."""
+
+
+def choose_mtu(given: MtuInput) -> MtuAnswer:
+    """What is asked for, at most what the devices below take."""
+    below = given.bridge_mtu if given.type == "bridged" else given.cluster_mtu
+    if below is None:
+        member = "bridge_mtu" if given.type == "bridged" else "cluster_mtu"
+        raise Invalid(f"{member} is missing", remedy=f"a {given.type} network needs it")
+    largest = below if given.type == "bridged" else below - VXLAN_BYTES
+    if given.requested == "":
+        return MtuAnswer(mtu=largest, store=True, max=largest)
+    asked = given.requested
+    text = f"{asked:.0f}" if isinstance(asked, float) and asked.is_integer() else str(asked)
+    if _NUMBER.fullmatch(text) is not None:
+        digits = text.lstrip("0")
+        wanted = int(digits or 0) if len(digits) <= _LONGEST else largest + 1
+        if wanted >= SMALLEST_MTU or len(digits) > _LONGEST:
+            return MtuAnswer(mtu=min(wanted, largest), store=wanted > largest, max=largest)
+    raise BadMtu(f"{text[:80]!r} is no MTU", remedy=f"write a number from {SMALLEST_MTU} to {largest}")
+
+
+NETWORK_MTU: Final = Decision(
+    "net.mtu",
+    choose_mtu,
+    MtuInput,
+    MtuAnswer,
+    "The MTU of a bridged or managed network",
+    lambda answer: not answer.store,
+    nulls_are_absent=True,
+)
+
 
 ORDER: Final[tuple[SystemNetworkName, ...]] = ("cluster", "storage", "upstream")
 """In which system networks are made."""
 VXLAN_PORT: Final = 4789
 USUAL_MTU: Final = 1500
-OwnType = Literal["bridged", "managed"]
 
 
 class SystemBridge(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -40,7 +112,7 @@ class NetworkDevices(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The devices of one network of VMs."""
 
     network: str
-    type: OwnType
+    type: Literal["bridged", "managed"]
     vni: int
     mtu: int
     lower: str
@@ -163,7 +235,7 @@ def compose_links(facts: LinkFacts, found: FoundLinks) -> WantedLinks:
         bridge_of=bridge_of,
         own=own,
         route=route,
-        sysctls=_sysctls(facts.settings, bridges.values(), bridge_of) if bridges else {},
+        sysctls=_build_sysctls(facts.settings, bridges.values(), bridge_of) if bridges else {},
         remotes=tuple(sorted({*facts.others} - {own.get("cluster", facts.cluster_address)})),
         evpn=facts.settings.evpn,
         bridge_device=facts.settings.bridge_device,
@@ -182,7 +254,9 @@ def compose_links(facts: LinkFacts, found: FoundLinks) -> WantedLinks:
     return msgspec.structs.replace(wanted, networks=tuple(networks), cluster_mtu=mtu, problems=problems)
 
 
-def _sysctls(settings: LinkSettings, bridges: Iterable[SystemBridge], bridge_of: Mapping[str, str]) -> dict[str, str]:
+def _build_sysctls(
+    settings: LinkSettings, bridges: Iterable[SystemBridge], bridge_of: Mapping[str, str]
+) -> dict[str, str]:
     """Forwarding on, redirects sent, source routes as configured, and no reverse-path filter on the cluster and
     upstream networks. The kernel takes the stricter one of ``all`` and the device, so ``all`` is off as well."""
     source_route = "1" if settings.legacy_source_route else "0"
@@ -207,7 +281,7 @@ def _cluster_device(wanted: WantedLinks, local: str, found: FoundLinks) -> tuple
     name = wanted.bridge_of.get("cluster", "")
     bridge = next((one for one in wanted.bridges if one.bridge == name), None) if name else None
     if bridge is not None:
-        device = found.named(bridge.device)
+        device = found.find_link(bridge.device)
         return name, bridge.mtu or (device.mtu if device is not None else USUAL_MTU)
     for link in found.links:
         if local and any(one.partition("/")[0] == local for one in link.addresses):

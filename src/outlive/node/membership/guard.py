@@ -13,12 +13,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import OutliveError, get_logger
 from outlive.node.fencing.policy import RENEWALS_BEFORE_STOP
 from outlive.node.ports import GuardReport
 from outlive.resources import GuardRecord, ObjectRef
-from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons import FaultCode
 
 if TYPE_CHECKING:
     from outlive.node.vm.context import VmContext
@@ -68,7 +67,10 @@ class GuardArming:
         if report.gave_up:
             self._report_trouble(GAVE_UP)
             return UNARMED
-        wanted = self._wanted()
+        desired = self._node.desired
+        wanted: tuple[float, float] | None = None
+        if desired.spec.fencing.armed and not desired.cluster_spec.disarmed_mode(self._node.clock.now()):
+            wanted = (float(desired.profile.guard_timeout_s), float(desired.profile.watchdog_s))
         has = (report.timeout_s, report.watchdog_s) if report.armed else None
         if has == wanted:
             self._report_trouble("" if wanted is None else proves_nothing(report))
@@ -76,7 +78,7 @@ class GuardArming:
         if wanted is not None and report.misses:
             self._report_trouble(report.misses)
             return UNARMED
-        later = wanted is not None and _longer(wanted, (counted_on.timeout_s, counted_on.watchdog_s))
+        later = wanted is not None and _is_later(wanted, (counted_on.timeout_s, counted_on.watchdog_s))
         if counted_on.armed and (has is not None or later):
             return UNARMED
         if wanted is not None and not beaten:
@@ -99,17 +101,10 @@ class GuardArming:
         self.enforced_s = report.timeout_s if report.armed else 0.0
         return report
 
-    def _wanted(self) -> tuple[float, float] | None:
-        cluster = self._node.desired.cluster_spec
-        if not self._node.desired.spec.fencing.armed or cluster.disarmed_mode(self._node.clock.now()):
-            return None
-        profile = self._node.desired.profile
-        return (float(profile.guard_timeout_s), float(profile.watchdog_s))
-
     async def _change(self, has: tuple[float, float] | None, wanted: tuple[float, float] | None) -> None:
         try:
             async with asyncio.timeout(self._limit_s):
-                if wanted is None or (has is not None and _longer(wanted, has)):
+                if wanted is None or (has is not None and _is_later(wanted, has)):
                     await self._node.guard.disarm()
                 if wanted is not None:
                     await self._node.guard.arm(*wanted)
@@ -124,7 +119,7 @@ class GuardArming:
         self._note_trouble(trouble)
 
     def _note_trouble(self, trouble: str) -> None:
-        """A fault says so where it lasts: whoever armed the host counts on it."""
+        """A fault reports trouble that lasts: the operator who armed the host counts on the guard."""
         now, self.trouble = self._node.clock.monotonic(), trouble
         subject = ObjectRef(kind="Hypervisor", name=self._node.host)
         if not trouble:
@@ -137,13 +132,13 @@ class GuardArming:
             self._node.faults.activate(FaultCode.GUARD_NOT_ARMED, subject, why=trouble)
 
 
-def _longer(wanted: tuple[float, float], has: tuple[float, float]) -> bool:
+def _is_later(wanted: tuple[float, float], has: tuple[float, float]) -> bool:
     """Whether the guard is to act later than now: it refuses that while it is armed."""
     return wanted[0] > has[0] or wanted[1] > has[1]
 
 
 def least_of(one: GuardRecord, other: GuardRecord) -> GuardRecord:
-    """What whoever cannot know which of the two the store says must take it to say."""
+    """What a caller must assume of the store if it cannot know which of the two is there."""
     if not (one.armed and other.armed):
         return one if one.armed else other
     return GuardRecord(

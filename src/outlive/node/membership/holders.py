@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.node.membership.states import MemberView, Reach, fenced, is_dead, of_holder, proof_of
+from outlive.node.membership.states import MemberView, Reach, find_member, is_dead, is_fenced, proof_of
 from outlive.resources import Holder, MemberRecord, Part, Proof
-from outlive.runtime.steps import Outcome, Precondition, ProtocolStep
+from outlive.runtime import Outcome, Precondition, ProtocolStep
 
 PAUSED: Final = "the cluster is paused: the store went back, and not every host has registered since what it runs"
 
@@ -86,18 +86,18 @@ def is_mine(holder: Holder, me: Me) -> bool:
     return holder.hypervisor == me.host and holder.member_uid == me.uid and holder.epoch == me.epoch
 
 
-def _unfenced(view: HoldView | MoveView) -> list[Holder]:
+def _unfenced_holders(view: HoldView | MoveView) -> list[Holder]:
     """Entries under which it may still run."""
-    return [one for one in view.holders if not fenced(one, view.members, view.reach)]
+    return [one for one in view.holders if not is_fenced(one, view.members, view.reach)]
 
 
-def _others_unfenced(view: HoldView) -> list[Holder]:
-    return [one for one in _unfenced(view) if not is_mine(one, view.me)]
+def _unfenced_others(view: HoldView) -> list[Holder]:
+    return [one for one in _unfenced_holders(view) if not is_mine(one, view.me)]
 
 
-def _why_not_fenced(view: HoldView) -> str:
-    first = _others_unfenced(view)[0]
-    known = of_holder(first, view.members)
+def _explain_unfenced(view: HoldView) -> str:
+    first = _unfenced_others(view)[0]
+    known = find_member(first, view.members)
     found = "whose Membership is not there" if known is None else f"proven dead through {known.record.dead_through}"
     return f"{first.hypervisor} may still run it in epoch {first.epoch}, {found}"
 
@@ -158,8 +158,8 @@ HOLD: Final = ProtocolStep(
         NAME_NOT_RUNNING,
         Precondition[HoldView](
             "others-fenced",
-            lambda view: not _others_unfenced(view),
-            _why_not_fenced,
+            lambda view: not _unfenced_others(view),
+            _explain_unfenced,
         ),
     ),
     _hold,
@@ -228,11 +228,12 @@ class ReleaseView(Part, frozen=True, kw_only=True):
 
 
 def _release(view: ReleaseView) -> HoldersOutcome:
-    return HoldersOutcome(holders=tuple(one for one in view.holders if not _own_run(one, view)))
-
-
-def _own_run(holder: Holder, view: ReleaseView) -> bool:
-    return holder.hypervisor == view.host and holder.member_uid == view.uid and holder.run_id in view.run_ids
+    kept = tuple(
+        one
+        for one in view.holders
+        if not (one.hypervisor == view.host and one.member_uid == view.uid and one.run_id in view.run_ids)
+    )
+    return HoldersOutcome(holders=kept)
 
 
 RELEASE: Final = ProtocolStep(
@@ -288,7 +289,7 @@ def _rehold(view: ReholdView) -> HoldersOutcome:
     return HoldersOutcome(holders=(*kept, mine))
 
 
-def _still_mine(view: ReholdView) -> bool:
+def _is_run_held_here(view: ReholdView) -> bool:
     """Whether the run is held in the old epoch, or in the present one already: an answer may have been lost."""
     return any(
         one.hypervisor == view.me.host
@@ -310,7 +311,7 @@ REHOLD: Final = ProtocolStep(
         ),
         Precondition[ReholdView](
             "entry-still-mine",
-            lambda view: view.register or _still_mine(view),
+            lambda view: view.register or _is_run_held_here(view),
             lambda view: f"run {view.run_id} of {view.vm} is not held in epoch {view.old_epoch} any more: destroy it",
         ),
         _MEMBER,
@@ -349,18 +350,18 @@ class MoveView(Part, frozen=True, kw_only=True):
     """Whether it was deleted."""
 
 
-def _of(view: MoveView, host: str) -> list[Holder]:
-    return [one for one in _unfenced(view) if one.hypervisor == host]
+def _unfenced_on(view: MoveView, host: str) -> list[Holder]:
+    return [one for one in _unfenced_holders(view) if one.hypervisor == host]
 
 
-def _strangers(view: MoveView) -> list[Holder]:
-    return [one for one in _unfenced(view) if one.hypervisor not in (view.source, view.target)]
+def _other_holders(view: MoveView) -> list[Holder]:
+    return [one for one in _unfenced_holders(view) if one.hypervisor not in (view.source, view.target)]
 
 
 _NO_STRANGERS: Final = Precondition[MoveView](
     "no-third-holder",
-    lambda view: not _strangers(view),
-    lambda view: f"{_strangers(view)[0].hypervisor} may still run {view.vm}",
+    lambda view: not _other_holders(view),
+    lambda view: f"{_other_holders(view)[0].hypervisor} may still run {view.vm}",
 )
 
 
@@ -387,7 +388,7 @@ ENTER: Final = ProtocolStep(
         GATE_OPEN,
         Precondition[MoveView](
             "source-lives",
-            lambda view: len(_of(view, view.source)) > 0,
+            lambda view: len(_unfenced_on(view, view.source)) > 0,
             lambda view: f"{view.source} does not hold {view.vm} any more",
         ),
         Precondition[MoveView](
@@ -415,18 +416,20 @@ SEND: Final = ProtocolStep(
         _MEMBER,
         Precondition[MoveView](
             "target-entered",
-            lambda view: any(one.role == "incoming" for one in _of(view, view.target)),
+            lambda view: any(one.role == "incoming" for one in _unfenced_on(view, view.target)),
             lambda view: f"{view.target} has not entered itself for {view.vm}",
         ),
         NOT_PAUSED,
         _NO_STRANGERS,
     ),
-    lambda view: RunOutcome(run_id=next(one.run_id for one in _of(view, view.target) if one.role == "incoming")),
+    lambda view: RunOutcome(
+        run_id=next(one.run_id for one in _unfenced_on(view, view.target) if one.role == "incoming")
+    ),
 )
 
 
 def _adopt(view: MoveView) -> HoldersOutcome:
-    may_run = _unfenced(view)
+    may_run = _unfenced_holders(view)
     kept = tuple(
         _replace(one, role="") if is_mine(one, view.me) else one
         for one in view.holders

@@ -5,8 +5,8 @@ own disk once the store has acknowledged it; nothing uses an epoch before. Neith
 forgotten one is ever overwritten. A store that knows an earlier epoch of this boot than the host used went back: the
 host has the cluster paused, and enters with an epoch that was never used. So it does where the backup lacks it, once
 its ``Hypervisor`` is in the store. A Membership that is gone from a store that was not restored is for an operator to
-judge; the one that ``outlive.node.fencing.attestation`` creates in its place is dead and of no machine: whoever comes
-with that name empties itself first, and then says itself that nothing is left of what it was.
+judge; the one that ``outlive.node.fencing.attestation`` creates in its place is dead and of no machine: a host that
+comes with that name empties itself first, and then says itself that nothing is left of what it was.
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from outlive.base.clock import as_datetime
-from outlive.base.errors import AlreadyExists, Conflict, OutliveError, Refused, Unavailable, Unknown
-from outlive.base.logging import get_logger
+from outlive.base import AlreadyExists, Conflict, OutliveError, Refused, Unavailable, Unknown, as_datetime, get_logger
 from outlive.node.fencing.policy import fence_order
 from outlive.node.membership.guard import record_of
-from outlive.node.membership.states import dated
-from outlive.node.membership.steps import JoinOutcome, JoinView, Remembered, join
-from outlive.resources import Cluster, FormerMembership, Hypervisor, MemberRecord, Membership, ObjectMeta, Proof, R
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.reasons.faults import FaultCode, fault_message
-from outlive.runtime.decisions import Decision
-from outlive.runtime.steps import refuses
-from outlive.store.access import read
+from outlive.node.membership.states import date_proofs
+from outlive.node.membership.steps import JoinOutcome, JoinView, RememberedMembership, join
+from outlive.resources import (
+    CLUSTER,
+    Cluster,
+    FormerMembership,
+    Hypervisor,
+    MemberRecord,
+    Membership,
+    ObjectMeta,
+    Proof,
+    R,
+)
+from outlive.resources.reasons import FaultCode, fault_message
+from outlive.runtime import Decision, refuses
+from outlive.store import read
 
 if TYPE_CHECKING:
     from outlive.node.vm.context import VmContext
@@ -85,7 +91,7 @@ class JoinProcedure:
         self._unannounced = False
         """Whether this host had to say itself that the store went back."""
         self._disk = asyncio.Lock()
-        """Held by whoever changes what is on the host's disk."""
+        """Lock for changes of what is on the host's disk."""
         self._noted = ""
         """Incarnation that was last written down."""
 
@@ -95,48 +101,50 @@ class JoinProcedure:
         ``Refused``: this daemon must not run. ``Blocked``: not now. Errors of the store, as they come.
         """
         found = await self.read()
-        remembered = await self._on_disk(self._node.machine.remembered())
-        view = await self._view(found, remembered)
+        remembered = await self._call_disk(self._node.machine.read_remembered())
+        view = await self._read_view(found, remembered)
         if not _renews(view):  # else the host would be fenced for a guest that hangs; nothing starts while one is left
             await self._end_foreign()
-        forgotten = await self.forgotten(view.record, remembered)
+        forgotten = await self.is_forgotten(view.record, remembered)
         nobodys = takes_nobodys(view)
-        self._restored = restored = not nobodys and (restored or self._restored or forgotten or _goes_back(view))
-        view = taken(view) if nobodys else claimed(view)
+        self._restored = restored = not nobodys and (restored or self._restored or forgotten or _is_store_older(view))
+        view = take_membership(view) if nobodys else claim_membership(view)
         cluster = await self._read(Cluster, CLUSTER)  # a host that never registered is to know the store again
         says = cluster.status.store_incarnation if cluster is not None else ""
         if restored:
             await self._report(view, remembered, known, cluster)
         if forgotten or (restored and self._was_member_since_boot(view)):
-            view = lifted(view)
+            view = lift_epoch(view)
         if (
             view.record is not None
             and view.record.boot_id == view.boot_id
             and says not in ("", view.record.incarnation)
         ):
-            view = _replace(view, isolated=await self._node.isolated(view.record.epoch))
+            view = _replace(view, isolated=await self._node.is_isolated(view.record.epoch))
         outcome = self._node.decisions.use(JOIN, view, subject=self._host)
         if outcome.destroy_first:
             await self._empty()
             return None
         if outcome.refused is not None:
-            raise _refusal(outcome, view)
+            raise _refusal_error(outcome, view)
         assert outcome.record is not None
         if outcome.row == "J3" and not (nobodys or restored):
             await self._check_order(view.record, view.uid)
-        record = emptied(outcome.record, remembered, self._host) if nobodys else outcome.record
+        record = close_lost_membership(outcome.record, remembered, self._host) if nobodys else outcome.record
         incarnation = record.incarnation or says
         written = await self._write(found, record)
-        entered = Remembered(uid=written.metadata.uid, epoch=written.record.epoch, incarnation=incarnation)
+        entered = RememberedMembership(uid=written.metadata.uid, epoch=written.record.epoch, incarnation=incarnation)
         if entered != remembered:
             async with self._disk:
-                await self._on_disk(self._node.machine.remember(entered))
+                await self._call_disk(self._node.machine.remember(entered))
         self._noted = entered.incarnation
         unannounced, self._unannounced, self._restored = self._unannounced, False, False
         self._ran.clear()  # what it holds from now on goes on: once that has ended it is looked at anew
         return JoinResult(membership=written, row=outcome.row, restored=restored, unannounced=unannounced)
 
-    async def _report(self, view: JoinView, remembered: Remembered | None, known: str, cluster: Cluster | None) -> None:
+    async def _report(
+        self, view: JoinView, remembered: RememberedMembership | None, known: str, cluster: Cluster | None
+    ) -> None:
         """Have the cluster paused: the store misses what it acknowledged to this host.
 
         A Membership of another uid was put there by somebody, and says nothing of the whole store.
@@ -154,7 +162,7 @@ class JoinProcedure:
     async def _read(self, kind: type[R], name: str) -> R | None:
         return await read(self._node.store, kind, name, limit_s=self._limit_s)
 
-    async def forgotten(self, record: MemberRecord | None, remembered: Remembered | None) -> bool:
+    async def is_forgotten(self, record: MemberRecord | None, remembered: RememberedMembership | None) -> bool:
         """Whether the store was restored from a backup that does not know this host, which is to be in it by now.
 
         The cluster is then paused until it has registered, so that nobody starts what it runs.
@@ -168,11 +176,11 @@ class JoinProcedure:
             raise Blocked(FaultCode.HOST_UNKNOWN, self._host)
         return True
 
-    async def gone_with_a_backup(self) -> bool:
+    async def is_host_forgotten(self) -> bool:
         """The same of the host as it is now."""
         found = await self.read()
-        return await self.forgotten(
-            found.record if found else None, await self._on_disk(self._node.machine.remembered())
+        return await self.is_forgotten(
+            found.record if found else None, await self._call_disk(self._node.machine.read_remembered())
         )
 
     async def note(self, membership: Membership) -> None:
@@ -181,14 +189,14 @@ class JoinProcedure:
         if record.incarnation in ("", self._noted):
             return
         async with self._disk:
-            known = await self._on_disk(self._node.machine.remembered())
+            known = await self._call_disk(self._node.machine.read_remembered())
             if known is None or (known.uid, known.epoch) != (membership.metadata.uid, record.epoch):
                 return  # it enters at this moment
             if known.incarnation != record.incarnation:
-                await self._on_disk(self._node.machine.remember(_replace(known, incarnation=record.incarnation)))
+                await self._call_disk(self._node.machine.remember(_replace(known, incarnation=record.incarnation)))
             self._noted = record.incarnation
 
-    async def _on_disk(self, call: Awaitable[_T]) -> _T:
+    async def _call_disk(self, call: Awaitable[_T]) -> _T:
         """What the host's own disk answers; ``Blocked`` where it does not.
 
         Nothing may use an epoch that is not written down, so the host waits, and says so; a daemon that ended instead
@@ -203,25 +211,29 @@ class JoinProcedure:
                 FaultCode.HOST_CANNOT_JOIN,
                 self._host,
                 f"{self._host} cannot read or write down on its own disk what it is a member of: {why}",
-                f"see to the disk of {self._host}: whether it is full, and whether it can be written",
+                f"check the disk of {self._host}: whether it is full, and whether it can be written",
             ) from error
 
-    async def _view(self, found: Membership | None, remembered: Remembered | None) -> JoinView:
+    async def _read_view(self, found: Membership | None, remembered: RememberedMembership | None) -> JoinView:
         try:
-            await self._node.domains.look_once_started()
+            await self._node.domains.start_and_refresh()
         except OutliveError as error:
             raise Blocked(
                 FaultCode.HOST_CANNOT_JOIN,
                 self._host,
                 f"{self._host} cannot see what runs on it: {error.message}",
-                error.remedy or f"see to the hypervisor service of {self._host}",
+                error.remedy or f"check the hypervisor service of {self._host}",
             ) from error
         report = await self._node.guard.report()
         record = found.record if found is not None else None
         if record is not None and record.epoch not in self._ran:
             self._ran[record.epoch] = any(one.epoch <= record.epoch for one in self._node.domains.by_vm.values())
+        trust_word = ""
+        if record is not None and record.dead_through >= record.epoch:  # a proof may turn out wrong
+            host = await self._read(Hypervisor, self._host)
+            trust_word = host.spec.fencing.trust_again if host is not None else ""
         return JoinView(
-            trust_word=await self._trust_word(record),
+            trust_word=trust_word,
             host=self._host,
             record=record,
             uid=found.metadata.uid if found is not None else "",
@@ -229,7 +241,7 @@ class JoinProcedure:
             boot_id=self._node.machine.boot_id(),
             nonce=self._node.nonce,
             remembered=remembered,
-            domains=self._node.domains.names(),
+            domains=self._node.domains.list_names(),
             gate_closed=record is not None and record.epoch in report.closed_epochs,
             was_running=record is not None and self._ran[record.epoch],
             guard=record_of(report),
@@ -260,16 +272,9 @@ class JoinProcedure:
                 remedy=f"boot it, or call that off (outlive fence {self._host} --call-off)",
             )
 
-    async def _trust_word(self, record: MemberRecord | None) -> str:
-        """What the operator has said so far: only needed where a proof may turn out wrong."""
-        if record is None or record.dead_through < record.epoch:
-            return ""
-        host = await self._read(Hypervisor, self._host)
-        return host.spec.fencing.trust_again if host is not None else ""
-
     async def _write(self, found: Membership | None, record: MemberRecord) -> Membership:
         """The record as the store has it; a lost answer is looked up."""
-        record = dated(record, found.record if found is not None else None, as_datetime(self._node.clock.now()))
+        record = date_proofs(record, found.record if found is not None else None, as_datetime(self._node.clock.now()))
         try:
             async with asyncio.timeout(self._limit_s):
                 if found is None:
@@ -303,23 +308,23 @@ class JoinProcedure:
         for vm in sorted(self._node.domains.by_vm):
             _log.warning("membership.destroying", host=self._host, vm=vm)
             await self._node.domains.destroy(vm)
-        await self._node.domains.look()
-        if not self._node.domains.names():
+        await self._node.domains.refresh()
+        if not self._node.domains.list_names():
             self._emptied = 0
             return
         self._emptied += 1
         if self._emptied >= EMPTYING_ROUNDS:
-            left = self._node.domains.names()
+            left = self._node.domains.list_names()
             raise Blocked(
                 FaultCode.HOST_NOT_EMPTY,
                 self._host,
                 f"{self._host} cannot be emptied: {len(left)} domains are left, such as {left[0]}",
                 "destroy them by hand, or reboot the host",
             )
-        raise Unavailable(f"{len(self._node.domains.names())} domains are still on {self._host}")
+        raise Unavailable(f"{len(self._node.domains.list_names())} domains are still on {self._host}")
 
 
-def _goes_back(view: JoinView) -> bool:
+def _is_store_older(view: JoinView) -> bool:
     """Whether the store knows less than the host does, which remembers only epochs that were acknowledged."""
     remembered, record = view.remembered, view.record
     if remembered is None or record is None:
@@ -327,7 +332,7 @@ def _goes_back(view: JoinView) -> bool:
     return remembered.uid != view.uid or remembered.epoch > record.epoch
 
 
-def lifted(view: JoinView) -> JoinView:
+def lift_epoch(view: JoinView) -> JoinView:
     """As if the store knew what the host knows, and the host had been condemned since: a new epoch follows."""
     known = view.remembered.epoch if view.remembered is not None else 0
     before = view.record or MemberRecord(machine_id=view.machine_id, boot_id=view.boot_id, epoch=known)
@@ -343,7 +348,7 @@ def _renews(view: JoinView) -> bool:
     return view.record is not None and view.record.state == "Held" and view.record.boot_id == view.boot_id
 
 
-def _refusal(outcome: JoinOutcome, view: JoinView) -> Exception:
+def _refusal_error(outcome: JoinOutcome, view: JoinView) -> Exception:
     assert outcome.refused is not None
     why, precondition = outcome.refused.why, outcome.refused.precondition
     match precondition:
@@ -376,24 +381,24 @@ def takes_nobodys(view: JoinView) -> bool:
     return view.remembered is None or view.remembered.uid != view.uid
 
 
-def claimed(view: JoinView) -> JoinView:
+def claim_membership(view: JoinView) -> JoinView:
     """A Membership that no machine has taken, in a backup that is older than this host's taking it, is this host's."""
     if view.record is None or not is_nobodys(view.record):
         return view
     return _replace(view, record=_replace(view.record, machine_id=view.machine_id))
 
 
-def taken(view: JoinView) -> JoinView:
+def take_membership(view: JoinView) -> JoinView:
     """As if the host had been a member of it in this boot, and had been proven dead: everything here has to go.
 
     Only a domain that is found speaks against the proof: nobody knows whether the machine has booted since.
     """
-    view = claimed(view)
+    view = claim_membership(view)
     assert view.record is not None
     return _replace(view, record=_replace(view.record, boot_id=view.boot_id), gate_closed=True)
 
 
-def emptied(record: MemberRecord, remembered: Remembered | None, host: str) -> MemberRecord:
+def close_lost_membership(record: MemberRecord, remembered: RememberedMembership | None, host: str) -> MemberRecord:
     """The record of a host that is empty, and remembers to have been another Membership: that one is over as well."""
     if remembered is None or not remembered.uid:
         return record

@@ -15,19 +15,25 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from outlive.base.clock import as_datetime
-from outlive.base.deadline import deadline
-from outlive.base.errors import Conflict, Forbidden, NotFound, OutliveError, Refused, Unknown
-from outlive.base.logging import get_logger
-from outlive.guard.clocks import Instants
+from outlive.base import (
+    Conflict,
+    Forbidden,
+    NotFound,
+    OutliveError,
+    Refused,
+    Unknown,
+    as_datetime,
+    deadline,
+    get_logger,
+)
+from outlive.guard import Instants
 from outlive.node.membership.guard import UNARMED, GuardArming, least_of
 from outlive.node.membership.holders import Me
 from outlive.node.membership.join import Blocked, JoinProcedure, JoinResult
-from outlive.node.membership.states import dated
+from outlive.node.membership.states import date_proofs
 from outlive.node.membership.steps import RENEW, LeaseState, LeaseView, RenewView, lease_state
-from outlive.resources import GuardRecord, MemberRecord, Membership, ObjectRef, SilentPeer
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.steps import Refusal
+from outlive.resources import MemberRecord, Membership, ObjectRef, SilentPeer
+from outlive.resources.reasons import FaultCode
 
 if TYPE_CHECKING:
     from outlive.node.vm.context import VmContext
@@ -138,7 +144,7 @@ class LeaseRenewer:
         """Whether a renewal was acknowledged that was sent after ``moment_s`` (monotonic): the store is the same."""
         return self._held and self._beat_at is not None and self._beat_at > moment_s
 
-    def registered(self, incarnation: str) -> None:
+    def note_registered(self, incarnation: str) -> None:
         """All local virtual machines are registered under this incarnation of the store: say so from now on."""
         self._registered = incarnation
 
@@ -180,12 +186,12 @@ class LeaseRenewer:
         It declares the epoch dead, and may arrive long after its answer was given up.
         """
 
-        def last(record: MemberRecord) -> MemberRecord | None:
+        def change_last(record: MemberRecord) -> MemberRecord | None:
             changed = change(record)
             self._leaving = self._leaving or changed is not None
             return changed
 
-        return await self.write(last)
+        return await self.write(change_last)
 
     async def is_current(self) -> bool:
         """Read fresh whether the membership is still the very one that was last acknowledged (or a later one)."""
@@ -226,7 +232,7 @@ class LeaseRenewer:
     async def report_forgotten(self) -> None:
         """Have the cluster paused where a restored store does not know this host, which cannot join yet."""
         try:
-            await self._procedure.gone_with_a_backup()
+            await self._procedure.is_host_forgotten()
         except Blocked as blocked:
             _log.warning("membership.blocked", host=self._host, code=blocked.code, why=blocked.message)
         except OutliveError as error:
@@ -239,7 +245,7 @@ class LeaseRenewer:
             began_s = self._node.clock.monotonic()
             self._due_s, self._swap_s = min(self._due_s, began_s), None
             change, changed = self._change, self._changed
-            acknowledged = await self._turn(change)
+            acknowledged = await self._renew_once(change)
             if changed is not None and not changed.done():
                 changed.set_result(acknowledged)
             pace_s = self._arming.pace_s()
@@ -268,35 +274,20 @@ class LeaseRenewer:
         self._held = True
         self.on_entered()
 
-    async def _turn(self, change: Change | None) -> bool:
+    async def _renew_once(self, change: Change | None) -> bool:
         """One renewal; whether the change was written with it."""
         assert self._member is not None
         if not self._held:  # the record is gone, or this daemon has left
             if self._member.record.state == "Held":
-                await self._look_again(self._member.record)
+                await self._check_write(self._member.record)
             return False
         if self._withheld and change is None:
-            await self._look_whether_dead(self._member)
+            await self._check_dead(self._member)
             return False
         guard = await self._arming.publish(self._counted_on, beaten=self._beaten)
-        record = self._next(guard)
-        if isinstance(record, Refusal):
-            _log.warning("membership.not_renewed", host=self._host, why=record.why)
-            await self._look_again(self._member.record)
-            return False
-        changed = change(record) if change is not None else None
-        if changed is not None:
-            changed = _replace(changed, guard=guard, seq=record.seq)
-            changed = dated(changed, self._member.record, as_datetime(self._node.clock.now()))
-        return await self._send(changed or record) and changed is not None
-
-    def _next(self, guard: GuardRecord) -> MemberRecord | Refusal:
-        """The record to send: a number higher than any that was sent."""
-        assert self._member is not None
-        base = _replace(self._member.record, seq=max(self._member.record.seq, self._sent_seq))
         view = RenewView(
             host=self._host,
-            record=base,
+            record=_replace(self._member.record, seq=max(self._member.record.seq, self._sent_seq)),
             nonce=self._node.nonce,
             guard=guard,
             incarnation=self._registered,
@@ -304,15 +295,22 @@ class LeaseRenewer:
         )
         outcome = RENEW.attempt(view)
         if outcome.refused is not None:
-            return outcome.refused
-        assert outcome.record is not None
-        return outcome.record
+            _log.warning("membership.not_renewed", host=self._host, why=outcome.refused.why)
+            await self._check_write(self._member.record)
+            return False
+        record = outcome.record  # its number is higher than any that was sent
+        assert record is not None
+        changed = change(record) if change is not None else None
+        if changed is not None:
+            changed = _replace(changed, guard=guard, seq=record.seq)
+            changed = date_proofs(changed, self._member.record, as_datetime(self._node.clock.now()))
+        return await self._send(changed or record) and changed is not None
 
     async def _send(self, record: MemberRecord) -> bool:
         assert self._member is not None
         self._sent_seq = record.seq
         self._counted_on = least_of(self._counted_on, record.guard)
-        self._sends[record.seq] = (self._node.guard.instants(), self._node.clock.monotonic())
+        self._sends[record.seq] = (self._node.guard.read_clocks(), self._node.clock.monotonic())
         while len(self._sends) > UNANSWERED:
             del self._sends[min(self._sends)]
         sent_s = self._node.clock.monotonic()
@@ -321,10 +319,10 @@ class LeaseRenewer:
                 written = await self._node.store.replace(_replace(self._member, record=record))
         except (Conflict, NotFound):
             self._swap_s = self._node.clock.monotonic() - sent_s
-            return await self._look_again(record)
+            return await self._check_write(record)
         except (Unknown, TimeoutError):
             self._swap_s = self._limit_s  # however soon it was clear that no answer comes
-            return await self._look_again(record)
+            return await self._check_write(record)
         except OutliveError as error:
             self._swap_s = self._limit_s
             _log.warning("membership.not_renewed", host=self._host, error=str(error))
@@ -333,7 +331,7 @@ class LeaseRenewer:
         await self._acknowledge(written)
         return True
 
-    async def _look_again(self, sent: MemberRecord) -> bool:
+    async def _check_write(self, sent: MemberRecord) -> bool:
         """What became of a write without an answer, and of the membership; whether that write was applied."""
         try:
             found = await self._procedure.read()
@@ -362,12 +360,12 @@ class LeaseRenewer:
                     remedy="stop the other one; one host has one daemon",
                 )
             case LeaseState.GONE:
-                await self._gone()
+                await self._on_deleted()
             case _:
                 await self.enter(restored=verdict is LeaseState.ROLLED_BACK)
         return False
 
-    async def _look_whether_dead(self, mine: Membership) -> None:
+    async def _check_dead(self, mine: Membership) -> None:
         """Read the own Membership while renewals are withheld; end the VMs here once it says that this host is dead.
 
         No refused renewal would say so. While the host is only condemned it stays silent: a renewal would undo the
@@ -415,11 +413,11 @@ class LeaseRenewer:
         except (OutliveError, TimeoutError) as error:
             _log.warning("guard.not_notified", host=self._host, error=str(error) or "no answer in time")
 
-    async def _gone(self) -> None:
+    async def _on_deleted(self) -> None:
         """A backup that does not know this host is no reason to stay away; else somebody deleted its membership."""
         self._lose()
         try:
-            forgotten = await self._procedure.gone_with_a_backup()
+            forgotten = await self._procedure.is_host_forgotten()
         except Blocked as blocked:
             self._report_blocked(blocked)
             return

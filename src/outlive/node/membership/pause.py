@@ -1,10 +1,10 @@
 """The pause: what nobody may do while the store has gone back and not every host has registered what it runs.
 
-It is one state of ``Cluster.status``, written in the same compare-and-swap as the store's new incarnation: by whoever
-restored the store, or by the first host that misses a write which the store had acknowledged. Every gate reads it
+It is one state of ``Cluster.status``, written in the same compare-and-swap as the store's new incarnation: by the
+operator's restore, or by the first host that misses a write which the store had acknowledged. Every gate reads it
 fresh, after the version of the object that it is about to swap was read, so that a restore in between is either seen or
-fails the swap. A host counts as registered once its Membership carries the present incarnation. Whoever is stopped by
-the pause looks whether it is over; a host that the backup lacks writes itself into ``waitsFor``, which fails that
+fails the swap. A host counts as registered once its Membership carries the present incarnation. A process that the
+pause stops looks whether it is over; a host that the backup lacks writes itself into ``waitsFor``, which fails that
 write. A ``Cluster`` that is missing, or says nothing of its store, counts as paused where a host has registered: it
 was there, and nobody knows what it said. What this does not prevent: what was started before anybody knew that the
 store had gone back.
@@ -17,14 +17,9 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Conflict, Forbidden, NotFound, Unknown
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
-from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership
-from outlive.resources.cluster import CLUSTER, Pause, is_lost
-from outlive.store import LIST_S, Store, answered, list_all
-from outlive.store.access import compare_and_swap, read, swap
+from outlive.base import Clock, Conflict, Forbidden, Ids, NotFound, Unknown, as_datetime, get_logger
+from outlive.resources import CLUSTER, Cluster, ClusterStatus, Hypervisor, MemberRecord, Membership, Pause, is_lost
+from outlive.store import LIST_S, Store, change_status, list_all, read, require_answer, swap
 
 AGAIN_S: Final = 1.0
 """How often one process looks at most whether the pause is over."""
@@ -55,11 +50,11 @@ class PauseGate:
         self._looked_s = float("-inf")
         """When was last looked whether the pause is over (monotonic)."""
 
-    async def paused(self) -> bool:
+    async def is_paused(self) -> bool:
         """Whether the cluster is paused now; if nobody is waited for any more, it is not. Errors of the store."""
         cluster = await read(self._store, Cluster, CLUSTER)
         if cluster is None or cluster.status.store_incarnation == "":
-            return is_lost(cluster, (await self._members()).values())
+            return is_lost(cluster, (await self._read_members()).values())
         if not cluster.paused:
             return False
         now = self._clock.monotonic()
@@ -75,8 +70,8 @@ class PauseGate:
         its host's registration only makes the pause longer, and one never loses its incarnation again; a host that they
         lack and that waits is in ``waitsFor``, or adds itself to it, and the swap on ``cluster`` fails.
         """
-        members = await self._members()
-        with answered("all hypervisors", LIST_S):
+        members = await self._read_members()
+        with require_answer("all hypervisors", LIST_S):
             hosts = [
                 one.name async for one in list_all(self._store, Hypervisor, whole=True) if one.spec.management == "node"
             ]
@@ -90,8 +85,8 @@ class PauseGate:
             _log.warning("cluster.resumed" if pause is None else "cluster.paused", waits_for=left)
         return not left
 
-    async def _members(self) -> dict[str, MemberRecord]:
-        with answered("all memberships", LIST_S):
+    async def _read_members(self) -> dict[str, MemberRecord]:
+        with require_answer("all memberships", LIST_S):
             return {member.name: member.record async for member in list_all(self._store, Membership, whole=True)}
 
     async def report(self, host: str, known: Collection[str], *, stamps: bool) -> bool:
@@ -102,20 +97,18 @@ class PauseGate:
         own, says so itself. Errors of the store.
         """
 
-        def change(cluster: Cluster | None) -> Cluster | None:
-            if cluster is None:
-                return None
+        def add_host(cluster: Cluster) -> ClusterStatus | None:
             status, at = cluster.status, as_datetime(self._clock.now())
             if status.store_incarnation in ("", *known):
                 if not stamps:
                     return None
                 pause = Pause(reason="went-back", since=at, waits_for=(host,))
-                return _replace(cluster, status=status.became(self._ids.uuid(), pause))
+                return status.with_incarnation(self._ids.new_uuid(), pause)
             pause = status.pause or Pause(since=at)
             if host in pause.waits_for:
                 return None
             pause = _replace(pause, waits_for=tuple(sorted({*pause.waits_for, host})))
-            return _replace(cluster, status=_replace(status, pause=pause))
+            return _replace(status, pause=pause)
 
-        cluster = await compare_and_swap(self._store, Cluster, CLUSTER, change, clock=self._clock)
+        cluster = await change_status(self._store, Cluster, CLUSTER, add_host, clock=self._clock)
         return cluster is not None and cluster.status.store_incarnation not in ("", *known)

@@ -14,16 +14,14 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import OutliveError, get_logger
 from outlive.node.membership.holders import REHOLD, Me, ReholdView, is_mine
-from outlive.node.membership.steps import SELF_CLEAN, CleanedView, isolated_why
+from outlive.node.membership.steps import SELF_CLEAN, CleanedView, explain_isolation
 from outlive.node.ports import Domain, DomainState
 from outlive.node.vm.context import VmContext
-from outlive.resources import Holder, MemberRecord, ObjectRef, VirtualMachine
-from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.vms import VirtualMachineStatus
-from outlive.runtime.faults import FaultSet
+from outlive.resources import Holder, MemberRecord, ObjectRef, VirtualMachine, VirtualMachineStatus
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import FaultSet
 
 RETRY_S: Final = 1.0
 """The wait between two rounds."""
@@ -51,13 +49,13 @@ class Registration:
         record = self._node.lease.record
         if record is None or not self._node.lease.held:
             return False
-        return self._old_epoch(record) > 0 or self._unregistered(record)
+        return self._old_epoch(record) > 0 or self._is_unregistered(record)
 
     def _old_epoch(self, record: MemberRecord) -> int:
         """The latest earlier epoch that is not proven dead yet; 0: none."""
         return record.epoch - 1 if record.epoch - 1 > record.dead_through else 0
 
-    def _unregistered(self, record: MemberRecord) -> bool:
+    def _is_unregistered(self, record: MemberRecord) -> bool:
         return self._node.desired.incarnation not in ("", record.incarnation)
 
     async def register(self) -> None:
@@ -65,14 +63,14 @@ class Registration:
         self._whole_since = None
         while self.needed:
             try:
-                if await self._round():
+                if await self._run_round():
                     break
             except OutliveError as error:
                 _log.warning("membership.not_cleaned", host=self._node.host, error=str(error))
             await self._node.clock.sleep(RETRY_S)
-            await self._node.desired.try_look()  # the store may go back once more, and nobody else looks meanwhile
+            await self._node.desired.try_refresh()  # the store may go back once more, and nobody else looks meanwhile
 
-    async def _round(self) -> bool:
+    async def _run_round(self) -> bool:
         """One look at everything; whether nothing is left to do."""
         record, me = self._node.lease.record, self._node.lease.me
         assert record is not None
@@ -80,15 +78,15 @@ class Registration:
         incarnation = self._node.desired.incarnation
         paused = self._node.desired.cluster is not None and self._node.desired.cluster.paused
         register = (entered is not None and entered.restored) or (
-            (paused or record.incarnation != "") and self._unregistered(record)
+            (paused or record.incarnation != "") and self._is_unregistered(record)
         )
         subject = ObjectRef(kind="Hypervisor", name=self._node.host)
-        if self._unregistered(record) and await self._node.isolated(record.epoch):
+        if self._is_unregistered(record) and await self._node.is_isolated(record.epoch):
             # others may have been given what it is isolated from, and a store that went back does not say so
-            self._node.faults.activate(FaultCode.HOST_ISOLATED, subject, why=isolated_why(self._node.host))
+            self._node.faults.activate(FaultCode.HOST_ISOLATED, subject, why=explain_isolation(self._node.host))
             return False
         self._node.faults.clear(FaultCode.HOST_ISOLATED, subject)
-        await self._node.domains.look_once_started()
+        await self._node.domains.start_and_refresh()
         left = sorted(self._node.domains.creating)
         for vm, domain in sorted(self._node.domains.by_vm.items()):
             if not await self._take_over(vm, domain, me, record, register=register):
@@ -104,7 +102,7 @@ class Registration:
         if self._node.lease.me != me:
             return False  # entered anew while that was written: what was found was found for another epoch
         if incarnation:
-            self._node.lease.registered(incarnation)
+            self._node.lease.note_registered(incarnation)
             self._node.lease.renew_soon()
         return True
 
@@ -136,7 +134,7 @@ class Registration:
             refused, passed = "", self._node.lease.me != me or not self._is_here(name, domain.run_id)
             if passed:
                 return None
-            entry = _entry(now, me, domain.run_id)
+            entry = _find_entry(now, me, domain.run_id)
             if entry is not None and is_mine(entry, me):
                 return None
             old = entry.epoch if entry is not None else 0
@@ -164,7 +162,7 @@ class Registration:
         vm = await self._node.change(name, change)
         if passed:
             return False  # what this round began with: the run has gone, or the host has entered anew meanwhile
-        if vm is None and (register or not self._node.known(name)):
+        if vm is None and (register or not self._node.was_read(name)):
             return await self._is_reported(name)
         if vm is not None and not refused:
             return True
@@ -219,7 +217,7 @@ def report_unknown(faults: FaultSet, host: str, vm: str) -> None:
     faults.activate(FaultCode.UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=vm), host=host)
 
 
-def _entry(vm: VirtualMachine, me: Me, run_id: str) -> Holder | None:
+def _find_entry(vm: VirtualMachine, me: Me, run_id: str) -> Holder | None:
     """This host's entry for that run, of whatever epoch."""
     found = (one for one in vm.status.holders if one.hypervisor == me.host and one.run_id == run_id)
     return next((one for one in found if one.member_uid == me.uid), None)

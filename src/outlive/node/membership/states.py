@@ -1,9 +1,9 @@
 """What counts as dead, and what counts as fenced: the two facts that everything else rests on.
 
-``dead`` says that an epoch of a host runs nothing any more. ``fenced`` says that this one VM can do no harm there,
-because the epoch is dead or cut off from all that the VM could touch. Both only ever turn true, never back, so a stale
-reading of a Membership errs on the safe side. A Membership that is missing, or that is another one of the same name,
-proves nothing, except where the other one says that exactly this lost one, through this epoch, is over
+``is_proven_dead`` says that an epoch of a host runs nothing any more. ``is_fenced`` says that this one VM can do no
+harm there, because the epoch is dead or cut off from all that the VM could touch. Both only ever turn true, never back,
+so a stale reading of a Membership errs on the safe side. A Membership that is missing, or that is another one of the
+same name, proves nothing, except where the other one says that exactly this lost one, through this epoch, is over
 (docs/concepts/safety.md).
 """
 
@@ -14,7 +14,7 @@ from datetime import datetime
 
 import msgspec
 
-from outlive.resources import FencePhase, FenceRecord, FormerMembership, Holder, MemberRecord, Membership, Part, Proof
+from outlive.resources import FencePhase, FenceRecord, Holder, MemberRecord, Membership, Part, Proof
 
 
 class MemberView(Part, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ def member_view(membership: Membership) -> MemberView:
     return MemberView(host=membership.name, uid=membership.metadata.uid, record=membership.record)
 
 
-def of_holder(holder: Holder, members: Iterable[MemberView]) -> MemberView | None:
+def find_member(holder: Holder, members: Iterable[MemberView]) -> MemberView | None:
     """The Membership that the holder's entry was written under; ``None`` for a missing or another one.
 
     Of a lost one in whose place another says that it is over, through this very epoch: what is known of it.
@@ -51,22 +51,18 @@ def of_holder(holder: Holder, members: Iterable[MemberView]) -> MemberView | Non
             return one
         for former in one.record.former:
             if former.uid == holder.member_uid and former.dead_through >= holder.epoch:
-                return MemberView(host=one.host, uid=former.uid, record=_lost(former))
+                through, proof = former.dead_through, former.proof
+                record = MemberRecord(
+                    machine_id="",
+                    boot_id="",
+                    epoch=through,
+                    state="Revoked",
+                    dead_through=through,
+                    proof=proof,
+                    fence=FenceRecord(id=proof.fence, epoch=through, phase=FencePhase.PROVEN, by=proof.by),
+                )
+                return MemberView(host=one.host, uid=former.uid, record=record)
     return None
-
-
-def _lost(former: FormerMembership) -> MemberRecord:
-    through = former.dead_through
-    fence = FenceRecord(id=former.proof.fence, epoch=through, phase=FencePhase.PROVEN, by=former.proof.by)
-    return MemberRecord(
-        machine_id="",
-        boot_id="",
-        epoch=through,
-        state="Revoked",
-        dead_through=through,
-        proof=former.proof,
-        fence=fence,
-    )
 
 
 def is_dead(record: MemberRecord) -> bool:
@@ -74,9 +70,9 @@ def is_dead(record: MemberRecord) -> bool:
     return record.dead_through >= record.epoch
 
 
-def dead(holder: Holder, members: Iterable[MemberView]) -> bool:
+def is_proven_dead(holder: Holder, members: Iterable[MemberView]) -> bool:
     """Whether the holder's epoch is proven dead."""
-    member = of_holder(holder, members)
+    member = find_member(holder, members)
     return member is not None and member.record.dead_through >= holder.epoch
 
 
@@ -85,7 +81,7 @@ def cut_off(holder: Holder, members: Iterable[MemberView], reach: Reach) -> bool
 
     A VM whose disks are not known is never cut off: nobody can say from what.
     """
-    member = of_holder(holder, members)
+    member = find_member(holder, members)
     if member is None or member.record.cut.through < holder.epoch or not reach.disks:
         return False
     scope = frozenset(member.record.cut.scope)
@@ -93,19 +89,19 @@ def cut_off(holder: Holder, members: Iterable[MemberView], reach: Reach) -> bool
     return all(f"disk:{disk}" in scope for disk in reach.disks) and all(f"port:{port}" in scope for port in ports)
 
 
-def fenced(holder: Holder, members: Iterable[MemberView], reach: Reach) -> bool:
+def is_fenced(holder: Holder, members: Iterable[MemberView], reach: Reach) -> bool:
     """Whether the VM can do no harm at this holder any more."""
     members = tuple(members)
-    return dead(holder, members) or cut_off(holder, members, reach)
+    return is_proven_dead(holder, members) or cut_off(holder, members, reach)
 
 
 def proof_of(holder: Holder, members: Iterable[MemberView], reach: Reach) -> Proof | None:
     """What proves that the holder is fenced; ``None`` while it is not."""
     members = tuple(members)
-    member = of_holder(holder, members)
+    member = find_member(holder, members)
     if member is None:
         return None
-    if dead(holder, members):
+    if is_proven_dead(holder, members):
         return member.record.proof or Proof(kind="operator", evidence="recorded without a proof", epoch=holder.epoch)
     if cut_off(holder, members, reach):
         cut = member.record.cut
@@ -116,17 +112,17 @@ def proof_of(holder: Holder, members: Iterable[MemberView], reach: Reach) -> Pro
 _replace = msgspec.structs.replace
 
 
-def dated(record: MemberRecord, before: MemberRecord | None, at: datetime) -> MemberRecord:
+def date_proofs(record: MemberRecord, before: MemberRecord | None, at: datetime) -> MemberRecord:
     """The record with this time on the proofs that ``before`` does not have."""
-    old = frozenset(_proofs(before)) if before is not None else frozenset()
+    old = frozenset(_list_proofs(before)) if before is not None else frozenset()
 
-    def stamped(proof: Proof) -> Proof:
+    def stamp(proof: Proof) -> Proof:
         return proof if proof.at is not None or proof in old else _replace(proof, at=at)
 
-    findings = tuple(map(stamped, record.fence.findings))
-    proof = stamped(record.proof) if record.proof is not None else None
-    cut_proof = stamped(record.cut.proof) if record.cut.proof is not None else None
-    former = tuple(_replace(one, proof=stamped(one.proof)) for one in record.former)
+    findings = tuple(map(stamp, record.fence.findings))
+    proof = stamp(record.proof) if record.proof is not None else None
+    cut_proof = stamp(record.cut.proof) if record.cut.proof is not None else None
+    former = tuple(_replace(one, proof=stamp(one.proof)) for one in record.former)
     changed = _replace(
         record,
         proof=proof,
@@ -137,6 +133,6 @@ def dated(record: MemberRecord, before: MemberRecord | None, at: datetime) -> Me
     return record if changed == record else changed
 
 
-def _proofs(record: MemberRecord) -> tuple[Proof | None, ...]:
+def _list_proofs(record: MemberRecord) -> tuple[Proof | None, ...]:
     former = (one.proof for one in record.former)
     return (record.proof, record.cut.proof, *record.fence.findings, *former)

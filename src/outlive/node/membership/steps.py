@@ -13,12 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from outlive.resources import GuardRecord, MemberRecord, Part, Proof, ProofKind, SilentPeer
-from outlive.runtime.steps import Outcome, Precondition, ProtocolStep, Refusal
+from outlive.runtime import Outcome, Precondition, ProtocolStep, Refusal
 
 _replace = msgspec.structs.replace
 
 
-class Remembered(Part, frozen=True, kw_only=True):
+class RememberedMembership(Part, frozen=True, kw_only=True):
     """What the host's own disk says of its last membership; written before an epoch is first used."""
 
     uid: str = ""
@@ -38,7 +38,7 @@ class JoinView(Part, frozen=True, kw_only=True):
     boot_id: str
     nonce: str
     """New for every daemon process."""
-    remembered: Remembered | None = None
+    remembered: RememberedMembership | None = None
     domains: tuple[str, ...] = ()
     """VMs with a domain on this host, whatever its state; creates under way count as well."""
     gate_closed: bool = False
@@ -69,7 +69,7 @@ class JoinOutcome(RecordOutcome, frozen=True, kw_only=True):
     """A kind of proof that this host shows to have been wrong."""
 
 
-def _held(view: JoinView, record: MemberRecord, epoch: int, **changes: object) -> MemberRecord:
+def _hold_record(view: JoinView, record: MemberRecord, epoch: int, **changes: object) -> MemberRecord:
     """The record as its daemon holds it from now on; the fence that may have been under way is over."""
     return _replace(
         record,
@@ -84,20 +84,20 @@ def _held(view: JoinView, record: MemberRecord, epoch: int, **changes: object) -
     )
 
 
-def _record(view: JoinView) -> MemberRecord:
+def _build_record(view: JoinView) -> MemberRecord:
     assert view.record is not None
     return view.record
 
 
-def _first(view: JoinView) -> JoinOutcome:
+def _join_first(view: JoinView) -> JoinOutcome:
     record = MemberRecord(
         machine_id=view.machine_id, boot_id=view.boot_id, epoch=1, seq=1, nonce=view.nonce, guard=view.guard
     )
     return JoinOutcome(row="J0", record=record)
 
 
-def _after_boot(view: JoinView) -> JoinOutcome:
-    record = _record(view)
+def _join_after_boot(view: JoinView) -> JoinOutcome:
+    record = _build_record(view)
     last = max(record.epoch, view.remembered.epoch if view.remembered else 0)
     proof = Proof(
         kind="reboot",
@@ -107,39 +107,33 @@ def _after_boot(view: JoinView) -> JoinOutcome:
         fence=record.fence.id,
     )
     if record.dead_through >= last:
-        return JoinOutcome(row="J1", record=_held(view, record, last + 1))
-    return JoinOutcome(row="J1", record=_held(view, record, last + 1, dead_through=last, proof=proof))
+        return JoinOutcome(row="J1", record=_hold_record(view, record, last + 1))
+    return JoinOutcome(row="J1", record=_hold_record(view, record, last + 1, dead_through=last, proof=proof))
 
 
-def _same_boot(view: JoinView) -> JoinOutcome:
-    record = _record(view)
-    return JoinOutcome(row="J2", record=_held(view, record, record.epoch))
+def _join_in_same_boot(view: JoinView) -> JoinOutcome:
+    record = _build_record(view)
+    return JoinOutcome(row="J2", record=_hold_record(view, record, record.epoch))
 
 
-def _after_revocation(view: JoinView) -> JoinOutcome:
-    record = _record(view)
-    return JoinOutcome(row="J3", record=_held(view, record, record.epoch + 1))
-
-
-def _contradicts(view: JoinView, proof: Proof) -> bool:
-    """Whether what this host finds here says that its epoch was not dead.
-
-    Who left in good order said so itself, while it was up and its gate open: only a domain speaks against that.
-    """
-    return view.was_running or (proof.kind != "self-cleaned" and not view.gate_closed)
+def _join_after_revocation(view: JoinView) -> JoinOutcome:
+    record = _build_record(view)
+    return JoinOutcome(row="J3", record=_hold_record(view, record, record.epoch + 1))
 
 
 def _proven_dead(view: JoinView) -> JoinOutcome:
-    record = _record(view)
+    record = _build_record(view)
     last = max(record.epoch, view.remembered.epoch if view.remembered else 0)
     wrong: ProofKind | None = None
-    if record.proof is not None and _contradicts(view, record.proof):
-        wrong = record.proof.kind
+    proof = record.proof
+    # Who left cleanly said so itself, while it was up and its gate open: only a domain speaks against that.
+    if proof is not None and (view.was_running or (proof.kind != "self-cleaned" and not view.gate_closed)):
+        wrong = proof.kind
     distrusted = record.distrusted
     if wrong is not None and wrong not in distrusted:
         distrusted = (*distrusted, wrong)
     word = record.trust_word if wrong is None else view.trust_word
-    held = _held(view, record, last + 1, distrusted=distrusted, trust_word=word)
+    held = _hold_record(view, record, last + 1, distrusted=distrusted, trust_word=word)
     return JoinOutcome(row="J4", record=held, contradicted=wrong)
 
 
@@ -156,8 +150,8 @@ _NEVER_MEMBER: Final = Precondition[JoinView](
     lambda view: view.remembered is None,
     lambda view: (
         f"{view.host} was a member in epoch {view.remembered.epoch if view.remembered else 0}, "
-        f"and the store has forgotten it: switch it off, confirm that (outlive fence {view.host} --confirm-off), "
-        "and switch it on"
+        f"and the store has forgotten it: switch it off, confirm that (outlive fence {view.host} --confirm-off "
+        "--reason ...), and switch it on"
     ),
 )
 _RECORD: Final = Precondition[JoinView](
@@ -165,79 +159,84 @@ _RECORD: Final = Precondition[JoinView](
 )
 _SAME_MACHINE: Final = Precondition[JoinView](
     "same-machine",
-    lambda view: _record(view).machine_id == view.machine_id,
+    lambda view: _build_record(view).machine_id == view.machine_id,
     lambda view: (
-        f"{view.host} is registered for machine {_record(view).machine_id}, and this is {view.machine_id}: "
+        f"{view.host} is registered for machine {_build_record(view).machine_id}, and this is {view.machine_id}: "
         "if the old machine is off for good, delete its Membership"
     ),
 )
 _NEW_BOOT: Final = Precondition[JoinView](
     "new-boot",
-    lambda view: _record(view).boot_id != view.boot_id,
-    lambda view: f"{view.host} has not booted since epoch {_record(view).epoch}",
+    lambda view: _build_record(view).boot_id != view.boot_id,
+    lambda view: f"{view.host} has not booted since epoch {_build_record(view).epoch}",
 )
 _SAME_BOOT: Final = Precondition[JoinView](
     "same-boot",
-    lambda view: _record(view).boot_id == view.boot_id,
-    lambda view: f"{view.host} has booted since epoch {_record(view).epoch}",
+    lambda view: _build_record(view).boot_id == view.boot_id,
+    lambda view: f"{view.host} has booted since epoch {_build_record(view).epoch}",
 )
 _NOT_FORGOTTEN: Final = Precondition[JoinView](
     "not-rolled-back",
     lambda view: (
-        view.remembered is None or (view.remembered.uid == view.uid and view.remembered.epoch <= _record(view).epoch)
+        view.remembered is None
+        or (view.remembered.uid == view.uid and view.remembered.epoch <= _build_record(view).epoch)
     ),
     lambda view: f"{view.host} was in a later epoch than the store says: the store was rolled back",
 )
 _HELD: Final = Precondition[JoinView](
     "not-revoked",
-    lambda view: _record(view).state != "Revoked",
-    lambda view: f"{view.host} was condemned in epoch {_record(view).epoch}",
+    lambda view: _build_record(view).state != "Revoked",
+    lambda view: f"{view.host} was condemned in epoch {_build_record(view).epoch}",
 )
 _NOT_DEAD: Final = Precondition[JoinView](
     "own-epoch-not-dead",
-    lambda view: _record(view).dead_through < _record(view).epoch,
-    lambda view: f"epoch {_record(view).epoch} of {view.host} is proven dead: everything here has to go first",
+    lambda view: _build_record(view).dead_through < _build_record(view).epoch,
+    lambda view: f"epoch {_build_record(view).epoch} of {view.host} is proven dead: everything here has to go first",
 )
 _DEAD: Final = Precondition[JoinView](
     "own-epoch-dead",
-    lambda view: _record(view).dead_through >= _record(view).epoch,
-    lambda view: f"epoch {_record(view).epoch} of {view.host} is not proven dead",
+    lambda view: _build_record(view).dead_through >= _build_record(view).epoch,
+    lambda view: f"epoch {_build_record(view).epoch} of {view.host} is not proven dead",
 )
 
 
-def isolated_why(host: str) -> str:
+def explain_isolation(host: str) -> str:
     """Why the host stays out."""
     return f"{host} was isolated from disks and networks in this boot: others may be using them"
 
 
 _NOT_ISOLATED: Final = Precondition[JoinView](
     "not-isolated",
-    lambda view: not view.isolated and _record(view).cut.through < _record(view).epoch,
-    lambda view: isolated_why(view.host),
+    lambda view: not view.isolated and _build_record(view).cut.through < _build_record(view).epoch,
+    lambda view: explain_isolation(view.host),
 )
 
 
-def _join(
+def _join_step(
     row: str, doc: str, preconditions: tuple[Precondition[JoinView], ...], effect: object
 ) -> ProtocolStep[JoinView, JoinOutcome]:
     return ProtocolStep(f"safety.join.{row.lower()}", doc, JoinView, JoinOutcome, preconditions, effect)  # type: ignore[arg-type]
 
 
-J0: Final = _join("J0", "A host registers for the first time", (_NO_RECORD, _NOTHING_RUNS, _NEVER_MEMBER), _first)
-J1: Final = _join("J1", "A host joins after a boot", (_RECORD, _SAME_MACHINE, _NEW_BOOT, _NOTHING_RUNS), _after_boot)
-J2: Final = _join(
+J0: Final = _join_step(
+    "J0", "A host registers for the first time", (_NO_RECORD, _NOTHING_RUNS, _NEVER_MEMBER), _join_first
+)
+J1: Final = _join_step(
+    "J1", "A host joins after a boot", (_RECORD, _SAME_MACHINE, _NEW_BOOT, _NOTHING_RUNS), _join_after_boot
+)
+J2: Final = _join_step(
     "J2",
     "A daemon restarts within a boot",
     (_RECORD, _SAME_BOOT, _HELD, _NOT_DEAD, _NOT_FORGOTTEN),
-    _same_boot,
+    _join_in_same_boot,
 )
-J3: Final = _join(
+J3: Final = _join_step(
     "J3",
     "A host comes back after it was condemned",
     (_RECORD, _SAME_BOOT, _NOT_DEAD, _NOT_FORGOTTEN, _NOT_ISOLATED),
-    _after_revocation,
+    _join_after_revocation,
 )
-J4: Final = _join(
+J4: Final = _join_step(
     "J4",
     "A host comes back although it was proven dead",
     (_RECORD, _SAME_BOOT, _DEAD, _NOT_ISOLATED, _NOTHING_RUNS),
@@ -279,7 +278,7 @@ class CleanedView(Part, frozen=True, kw_only=True):
     fence: str = ""
 
 
-def _cleaned(view: CleanedView) -> RecordOutcome:
+def _record_cleaned(view: CleanedView) -> RecordOutcome:
     evidence = f"{view.host} itself found nothing of epoch {view.old_epoch} left"
     proof = Proof(kind="self-cleaned", evidence=evidence, epoch=view.old_epoch, by=view.host, fence=view.fence)
     record = _replace(view.record, dead_through=view.old_epoch, proof=proof, seq=view.record.seq + 1)
@@ -311,7 +310,7 @@ SELF_CLEAN: Final = ProtocolStep(
             lambda view: f"{len(view.left)} domains of epoch {view.old_epoch} are left, such as {view.left[0]}",
         ),
     ),
-    _cleaned,
+    _record_cleaned,
 )
 
 
@@ -329,7 +328,7 @@ class RenewView(Part, frozen=True, kw_only=True):
     """Hosts that this one, a coordinator, sees silent now."""
 
 
-def _renewed(view: RenewView) -> RecordOutcome:
+def _renew_record(view: RenewView) -> RecordOutcome:
     incarnation = view.incarnation or view.record.incarnation
     seq = view.record.seq + 1
     record = _replace(view.record, seq=seq, guard=view.guard, incarnation=incarnation, silent=view.silent)
@@ -346,7 +345,7 @@ _IS_HELD: Final = Precondition[RenewView](
 )
 
 RENEW: Final = ProtocolStep(
-    "safety.renew", "A host says that it lives", RenewView, RecordOutcome, (_IS_HELD, _MINE), _renewed
+    "safety.renew", "A host says that it lives", RenewView, RecordOutcome, (_IS_HELD, _MINE), _renew_record
 )
 
 
@@ -423,7 +422,7 @@ class LeaveView(Part, frozen=True, kw_only=True):
 
 def _leave(view: LeaveView) -> RecordOutcome:
     epoch = view.record.epoch
-    evidence = f"{view.host} left in good order: nothing of epoch {epoch} runs, and nothing more is started in it"
+    evidence = f"{view.host} left cleanly: nothing of epoch {epoch} runs, and nothing more is started in it"
     proof = Proof(kind="self-cleaned", evidence=evidence, epoch=epoch, by=view.host)
     record = _replace(view.record, state="Released", dead_through=epoch, proof=proof, seq=view.record.seq + 1)
     return RecordOutcome(record=_replace(record, incarnation=view.incarnation or record.incarnation))

@@ -21,8 +21,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import OutliveError, Refused, Unavailable, Unknown
-from outlive.base.logging import get_logger
+from outlive.base import OutliveError, Refused, Unavailable, Unknown, get_logger
 from outlive.node.membership.holders import ENTER, SEND, HoldersOutcome
 from outlive.node.migration.record import (
     BEFORE_HANDOVER,
@@ -30,24 +29,23 @@ from outlive.node.migration.record import (
     P,
     abort,
     advance,
-    come_back,
     drop,
+    find_unfenced_holders,
+    foreign_entries,
     may_run,
     move_view,
-    not_fenced,
-    others,
-    resume_here,
+    resume_or_drop,
+    return_home,
 )
 from outlive.node.ports import Domain, DomainState, MigrationSettings
 from outlive.node.vm.affinity import refuses_move
-from outlive.node.vm.context import Seen, VmContext, of_attempt, settings_of
-from outlive.node.vm.locks import unshared
-from outlive.node.vm.start import Fresh, add_entry, create, not_before
-from outlive.node.vm.states import HALTED, VmState, active_move, in_phase, mine
+from outlive.node.vm.context import SeenVm, VmContext, settings_for_attempt, settings_of
+from outlive.node.vm.locks import find_unshared_user
+from outlive.node.vm.start import Fresh, add_entry, create, delay_start
+from outlive.node.vm.states import HALTED, VmState, active_move, own_entries, set_phase
 from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
-from outlive.resources import Membership, VirtualMachine
-from outlive.resources.reasons import MigrationReason, VmReason, reason, render
-from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
+from outlive.resources import Membership, Migration, MigrationPhase, VirtualMachine, VirtualMachineStatus
+from outlive.resources.reasons import MigrationReason, VmReason, make_reason, render
 from outlive.store import read
 
 LIVE_ATTEMPTS: Final = 3
@@ -71,12 +69,12 @@ _log = get_logger("node.move")
 
 
 @dataclass(frozen=True, slots=True)
-class Side(Seen):
+class Side(SeenVm):
     """One side of a move, and what it sees."""
 
     move: Migration
 
-    def late(self, limit_s: float | None = None) -> bool:
+    def is_late(self, limit_s: float | None = None) -> bool:
         """Whether the move has been in its present phase for so long; ``None``: for the limit of a step."""
         limit_s = float(self.node.settings.move_limit) if limit_s is None else limit_s
         return self.node.clock.monotonic() - self.memory.phase_since_s >= limit_s
@@ -90,9 +88,9 @@ class Side(Seen):
         self, code: MigrationReason, phases: frozenset[MigrationPhase] = BEFORE_HANDOVER, **fields: str
     ) -> float | None:
         """Everything as before, if neither side has gone too far."""
-        return await abort(self.node, self.vm.name, self.move, reason(code, **fields), phases)
+        return await abort(self.node, self.vm.name, self.move, make_reason(code, **fields), phases)
 
-    async def to(self, phase: MigrationPhase, wait_s: float, **changes: object) -> float | None:
+    async def enter_phase(self, phase: MigrationPhase, wait_s: float, **changes: object) -> float | None:
         """The next phase; when to look again."""
         await advance(self.node, self.vm.name, self.move, phase, **changes)
         return wait_s
@@ -115,7 +113,7 @@ class Here(enum.Enum):
     RUNNING = enum.auto()
 
 
-async def step(seen: Seen) -> float | None:
+async def step(seen: SeenVm) -> float | None:
     """One step of a move under way, on this side."""
     node, vm, memory, move = seen.node, seen.vm, seen.memory, active_move(seen.vm)
     assert move is not None
@@ -123,18 +121,18 @@ async def step(seen: Seen) -> float | None:
     if memory.phase != now:
         memory.phase, memory.phase_since_s = now, node.clock.monotonic()
     if move.source != move.target:
-        await node.domains.look()
+        await node.domains.refresh()
     side = Side(node, vm, node.domains.by_vm.get(vm.name), memory, move)
     if move.source == move.target:
         return await side.abort(MigrationReason.SELF_TARGET)
     if vm.deleting and move.phase is P.REQUESTED:
         return await side.abort(MigrationReason.CANCELLED)
-    here = _here(side.domain)
+    here = _locate(side.domain)
     if node.host == move.source:
         if here is Here.RUNNING and move.phase is not P.STOPPED and vm.host != move.target:
             return await side.abort(MigrationReason.TARGET_CHANGED)
         return await SOURCE[move.phase][here](side)
-    entry = node.entry(vm)
+    entry = node.find_entry(vm)
     if here is Here.RUNNING and entry is not None and entry.role == "incoming":
         return 0.0  # it arrived in this moment, and is adopted
     if vm.host != node.host:
@@ -142,29 +140,29 @@ async def step(seen: Seen) -> float | None:
     return await TARGET[move.phase](side)
 
 
-def _here(domain: Domain | None) -> Here:
+def _locate(domain: Domain | None) -> Here:
     if domain is None or domain.state is DomainState.OFF:
         return Here.NOTHING
     return Here.RUNNING if domain.state is DomainState.RUNNING else Here.WAITING
 
 
-async def left_over(node: VmContext, vm: VirtualMachine, domain: Domain) -> float | None:
+async def clear_leftover(node: VmContext, vm: VirtualMachine, domain: Domain) -> float | None:
     """A domain on its way in or out, of a move that is over."""
     if domain.state is DomainState.INCOMING:
         return await drop(node, vm.name, domain)
-    left = await not_fenced(node, vm)
+    left = await find_unfenced_holders(node, vm)
     if any(one.role == "" for one in left):
         return await drop(node, vm.name, domain)
-    return LOOK_S if left else await resume_here(node, vm, domain)
+    return LOOK_S if left else await resume_or_drop(node, vm, domain)
 
 
 # The source: sends the guest, or shuts it down, and releases it once the target has it
 
 
 async def _await_target(side: Side) -> float | None:
-    if side.late(float(side.node.settings.move_limit) * QUEUE_LIMITS):
+    if side.is_late(float(side.node.settings.move_limit) * QUEUE_LIMITS):
         return await side.abort(MigrationReason.PEER_TIMEOUT)
-    if side.late(SILENT_S) and not await _target_holds(side):
+    if side.is_late(SILENT_S) and not await _target_holds(side):
         return await side.abort(MigrationReason.TARGET_LOST)
     return LOOK_S
 
@@ -177,7 +175,7 @@ async def _target_holds(side: Side) -> bool:
 
 async def _begin(side: Side) -> float | None:
     """The target is ready."""
-    return await side.to(P.STOPPING, 0.0) if side.move.mode == "cold" else await _send(side)
+    return await side.enter_phase(P.STOPPING, 0.0) if side.move.mode == "cold" else await _send(side)
 
 
 async def _send(side: Side) -> float | None:
@@ -187,17 +185,27 @@ async def _send(side: Side) -> float | None:
         return await side.abort(MigrationReason.LIVE_FORBIDDEN)
     if len(node.outgoing) >= node.settings.moves:
         return side.wait_in_line()
-    members = await node.members(vm)
-    fresh = Fresh("", members, paused=await node.pause.paused())
+    members = await node.read_members(vm)
+    fresh = Fresh("", members, paused=await node.pause.is_paused())
     outcome = node.decisions.use(_SEND, move_view(node, vm, fresh), subject=vm.name)
     if outcome.refused is not None:
-        return await side.abort(MigrationReason.TARGET_LOST) if side.late() else LOOK_S
+        return await side.abort(MigrationReason.TARGET_LOST) if side.is_late() else LOOK_S
     node.outgoing[vm.name] = None
     side.memory.sent_to = outcome.run_id
     try:
-        begun = await advance(node, vm.name, move, P.TRANSFERRING, attempts=move.attempts + 1)
-        if begun:
-            await _transfer(side)
+        if not await advance(node, vm.name, move, P.TRANSFERRING, attempts=move.attempts + 1):
+            return 0.0
+        own = node.settings
+        post_copy_after_s = float(own.migration_post_copy_after)
+        settings = settings_for_attempt(settings_of(vm, own), move.attempts + 1, post_copy_after_s)
+        try:
+            await _transfer_guest(side, settings)
+        except Refused as error:
+            _log.warning("move.attempt_failed", vm=vm.name, target=move.target, why=error.message)
+            await node.clock.sleep(ATTEMPT_PAUSE_S)
+        except (Unknown, Unavailable) as error:
+            _log.warning("move.attempt_unknown", vm=vm.name, target=move.target, why=error.message)
+        await node.domains.refresh()
     finally:
         node.outgoing.pop(vm.name, None)
     return 0.0
@@ -210,26 +218,13 @@ async def _attempt_failed(side: Side) -> float | None:
     """
     vm, move = side.vm, side.move
     if move.attempts < LIVE_ATTEMPTS:
-        return await side.to(P.REQUESTED, 0.0)
+        return await side.enter_phase(P.REQUESTED, 0.0)
     if vm.status.phase == VmState.MIGRATE_LIVE or vm.spec.move_method == "live":
         return await side.abort(MigrationReason.LIVE_FAILED)
-    return await side.to(P.REQUESTED, 0.0, mode="cold")
+    return await side.enter_phase(P.REQUESTED, 0.0, mode="cold")
 
 
-async def _transfer(side: Side) -> None:
-    node, vm, target, own = side.node, side.vm, side.move.target, side.node.settings
-    settings = of_attempt(settings_of(vm, own), side.move.attempts + 1, float(own.migration_post_copy_after))
-    try:
-        await _sent(side, settings)
-    except Refused as error:
-        _log.warning("move.attempt_failed", vm=vm.name, target=target, why=error.message)
-        await node.clock.sleep(ATTEMPT_PAUSE_S)
-    except (Unknown, Unavailable) as error:
-        _log.warning("move.attempt_unknown", vm=vm.name, target=target, why=error.message)
-    await node.domains.look()
-
-
-async def _sent(side: Side, settings: MigrationSettings) -> None:
+async def _transfer_guest(side: Side, settings: MigrationSettings) -> None:
     """Wait for the transfer; it has failed once the target is fenced, which the hypervisor may be late to notice.
 
     That the store does not answer says nothing of the transfer. The last part is not called off: a guest that stands
@@ -244,7 +239,7 @@ async def _sent(side: Side, settings: MigrationSettings) -> None:
             with contextlib.suppress(OutliveError, TimeoutError):
                 if not await may_run(node, vm, target):
                     break
-                still_since_s = await _stands_still(side, still_since_s)
+                still_since_s = await _note_stall(side, still_since_s)
         else:
             return await sending
         with contextlib.suppress(OutliveError):
@@ -256,19 +251,19 @@ async def _sent(side: Side, settings: MigrationSettings) -> None:
         sending.cancel()
 
 
-async def _stands_still(side: Side, since_s: float | None) -> float | None:
+async def _note_stall(side: Side, since_s: float | None) -> float | None:
     """Since when the guest runs on neither side, as far as is seen here; reported once that is long."""
     node, name = side.node, side.vm.name
     domain, now_s = node.domains.by_vm.get(name), node.clock.monotonic()
-    if domain is None or domain.split or _here(domain) is not Here.WAITING:
+    if domain is None or domain.split or _locate(domain) is not Here.WAITING:
         return None
     if since_s is None or now_s - since_s < STANDS_STILL_S:
         return now_s if since_s is None else since_s
-    why = reason(VmReason.HANDOVER_LATE, target=side.move.target, limit_s=STANDS_STILL_S)
+    why = make_reason(VmReason.HANDOVER_LATE, target=side.move.target, limit_s=STANDS_STILL_S)
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         same = now.status.migration is not None and now.status.migration.id == side.move.id
-        return in_phase(now.status, now.status.phase, why) if same and not now.status.reason else None
+        return set_phase(now.status, now.status.phase, why) if same and not now.status.reason else None
 
     await node.change(name, change)
     return since_s
@@ -277,27 +272,27 @@ async def _stands_still(side: Side, since_s: float | None) -> float | None:
 async def _handed_over(side: Side) -> float | None:
     """It was sent, or is paused somewhere on that way: the target reports whether it has it."""
     if side.move.phase is not P.TRANSFERRED:
-        return await side.to(P.TRANSFERRED, 0.0)
+        return await side.enter_phase(P.TRANSFERRED, 0.0)
     assert side.domain is not None
-    if await not_fenced(side.node, side.vm, side.move.target):
+    if await find_unfenced_holders(side.node, side.vm, side.move.target):
         return LOOK_S
-    return await resume_here(side.node, side.vm, side.domain)
+    return await resume_or_drop(side.node, side.vm, side.domain)
 
 
-async def _came_back(side: Side) -> float | None:
+async def _keep_returned(side: Side) -> float | None:
     """It was sent, and runs here all the same."""
-    return await come_back(side.node, side.vm, reason(MigrationReason.LIVE_FAILED))
+    return await return_home(side.node, side.vm, make_reason(MigrationReason.LIVE_FAILED))
 
 
-async def _ended(side: Side) -> float | None:
+async def _abort_ended(side: Side) -> float | None:
     await _clear(side)
     return await side.abort(MigrationReason.ENDED_BY_ITSELF)
 
 
-async def _lost(side: Side) -> float | None:
+async def _abort_lost(side: Side) -> float | None:
     """What was handed over is gone here: the target has it, or it starts anew here once no target can have it."""
     await _clear(side)
-    if await not_fenced(side.node, side.vm):
+    if await find_unfenced_holders(side.node, side.vm):
         return LOOK_S
     return await side.abort(MigrationReason.TARGET_LOST, frozenset({P.TRANSFERRED}))
 
@@ -314,24 +309,24 @@ async def _stop(side: Side) -> float | None:
         case Shutdown.FAILED:
             return LOOK_S
         case Shutdown.DONE:
-            return await _stopped(side)
+            return await _release_stopped(side)
 
 
-async def _stopped(side: Side) -> float | None:
+async def _release_stopped(side: Side) -> float | None:
     """The guest is down: release it, and say so to the target."""
     if not await destroy(side.node, side.vm.name) or not await release(side.node, side.vm.name):
         return LOOK_S
     side.node.reported()
     side.memory.running_since_s = None
-    return await side.to(P.STOPPED, 0.0)
+    return await side.enter_phase(P.STOPPED, 0.0)
 
 
 async def _await_start(side: Side) -> float | None:
     """The target is to start it; if the target is lost before it held it, this host takes it back."""
     if not await release(side.node, side.vm.name):
         return LOOK_S
-    lost = side.late(SILENT_S) and not await _target_holds(side)
-    if lost and not await not_fenced(side.node, side.vm):
+    lost = side.is_late(SILENT_S) and not await _target_holds(side)
+    if lost and not await find_unfenced_holders(side.node, side.vm):
         return await side.abort(MigrationReason.TARGET_LOST, frozenset({P.STOPPED}))
     return LOOK_S
 
@@ -344,17 +339,17 @@ async def _make_ready(side: Side) -> float | None:
     if side.domain is not None:
         listens = side.domain.state is DomainState.INCOMING and move.mode == "live"
         return await _prepare_network(side, side.domain) if listens else await side.drop()
-    if mine(side.vm, node.lease.me) and not await release(node, side.vm.name):
+    if own_entries(side.vm, node.lease.me) and not await release(node, side.vm.name):
         return LOOK_S
     if why := await refuses_move(node, side.vm):
         return await side.abort(MigrationReason.AGAINST_RULE, why=why)
     if (lacks := await node.functions.reserve(side.vm)) is not None:
         return await side.abort(MigrationReason.FUNCTION_NOT_FREE, why=render(lacks).text, host=node.host)
     if move.mode == "cold":
-        return await side.to(P.TARGET_READY, LOOK_S)
+        return await side.enter_phase(P.TARGET_READY, LOOK_S)
     if len(node.incoming) >= node.settings.moves:
         return side.wait_in_line()
-    if side.late():
+    if side.is_late():
         return await side.abort(MigrationReason.PEER_TIMEOUT)
     if (wait_s := side.memory.not_before_s - node.clock.monotonic()) > 0:
         return wait_s
@@ -374,12 +369,12 @@ async def _enter(side: Side) -> float | None:
     entry = await add_entry(node, name, lambda now: now.status.migration == side.move, enter)
     if entry is None or entry.refused or entry.problem:
         return LOOK_S
-    if why := await unshared(node, entry.vm):
+    if why := await find_unshared_user(node, entry.vm):
         await release(node, name)
         return await side.abort(MigrationReason.CANNOT_RECEIVE, host=node.host, problem=render(why).text)
     created = await create(node, entry, side.memory, incoming=settings_of(entry.vm, node.settings))
     if created is None:
-        return not_before(node, side.memory)
+        return delay_start(node, side.memory)
     if created.domain is None:
         await release(node, name)
         problem = created.problem or "its domain ended"
@@ -398,7 +393,7 @@ async def _prepare_network(side: Side, domain: Domain) -> float | None:
     except OutliveError as error:
         why = error.message
     if not why:
-        return await side.to(P.TARGET_READY, LOOK_S, listens=domain.listens)
+        return await side.enter_phase(P.TARGET_READY, LOOK_S, listens=domain.listens)
     if node.clock.monotonic() - memory.preparing[1] < limit_s:
         return NETWORK_LOOK_S
     return await side.abort(MigrationReason.NETWORK_NOT_READY, host=node.host, limit_s=f"{limit_s:g}", problem=why)
@@ -408,22 +403,22 @@ async def _await_guest(side: Side) -> float | None:
     """Target-ready, transferring, transferred: until the guest runs here, or certainly will not."""
     node, phase = side.node, side.move.phase
     if side.move.mode == "cold" and phase is P.TARGET_READY:
-        return await side.abort(MigrationReason.PEER_TIMEOUT) if side.late() else LOOK_S
+        return await side.abort(MigrationReason.PEER_TIMEOUT) if side.is_late() else LOOK_S
     if side.domain is None:
         await release(node, side.vm.name)
-        foreign = others(node, side.vm)
-        if foreign and not await not_fenced(node, side.vm):
+        foreign = foreign_entries(node, side.vm)
+        if foreign and not await find_unfenced_holders(node, side.vm):
             return LOOK_S  # recovery lets it start here, in the room that is kept for it
         if phase is P.TARGET_READY:
             return await side.abort(MigrationReason.TARGET_LOST)
         return LOOK_S if foreign else await _begin_cold(side)
-    if not side.late(SILENT_S):
+    if not side.is_late(SILENT_S):
         return LOOK_S
-    if not await not_fenced(node, side.vm):
+    if not await find_unfenced_holders(node, side.vm):
         return await side.drop()  # nobody is left to send it
-    if phase is P.TARGET_READY and side.late():
+    if phase is P.TARGET_READY and side.is_late():
         return await side.abort(MigrationReason.PEER_TIMEOUT)
-    if phase is P.TRANSFERRED and side.late():
+    if phase is P.TRANSFERRED and side.is_late():
         return await side.drop()  # all was sent and it does not run: the source goes on
     return LOOK_S
 
@@ -444,24 +439,24 @@ async def _begin_cold(side: Side) -> float | None:
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         if active_move(now) != side.move or now.host != side.node.host:
             return None
-        status = now.status if now.status.phase in HALTED else in_phase(now.status, VmState.START)
+        status = now.status if now.status.phase in HALTED else set_phase(now.status, VmState.START)
         return _replace(status, migration=None)
 
     await side.node.change(side.vm.name, change)
     return 0.0
 
 
-def _row(nothing: Step, waiting: Step, running: Step) -> Mapping[Here, Step]:
+def _build_row(nothing: Step, waiting: Step, running: Step) -> Mapping[Here, Step]:
     return {Here.NOTHING: nothing, Here.WAITING: waiting, Here.RUNNING: running}
 
 
 SOURCE: Final[Mapping[MigrationPhase, Mapping[Here, Step]]] = {
-    P.REQUESTED: _row(_ended, _handed_over, _await_target),
-    P.TARGET_READY: _row(_ended, _handed_over, _begin),
-    P.TRANSFERRING: _row(_ended, _handed_over, _attempt_failed),
-    P.STOPPING: _row(_stopped, _handed_over, _stop),
-    P.TRANSFERRED: _row(_lost, _handed_over, _came_back),
-    P.STOPPED: _row(_await_start, _await_start, _await_start),
+    P.REQUESTED: _build_row(_abort_ended, _handed_over, _await_target),
+    P.TARGET_READY: _build_row(_abort_ended, _handed_over, _begin),
+    P.TRANSFERRING: _build_row(_abort_ended, _handed_over, _attempt_failed),
+    P.STOPPING: _build_row(_release_stopped, _handed_over, _stop),
+    P.TRANSFERRED: _build_row(_abort_lost, _handed_over, _keep_returned),
+    P.STOPPED: _build_row(_await_start, _await_start, _await_start),
 }
 """What the source does, by the phase of the record and by what it has of the guest."""
 TARGET: Final[Mapping[MigrationPhase, Step]] = {

@@ -1,11 +1,11 @@
 """The record of a migration: its phases, its abort, and who owns what runs.
 
 Both sides advance one record, each by compare-and-swap on exactly what was read, none with a lock, so that two sides
-that decide at once do not undo each other's step. Each phase has a deadline on the clock of whoever waits; until the
-guest was handed over or stopped, either side may abort, and then everything is as before. Whichever side really runs
-the guest decides: a target that runs it adopts it whatever the record says, and a source that has handed it over lets
-it run again only if the target says that it never ran it; else it starts anew, from its disks. Where both sides are
-dead, recovery decides.
+that decide at once do not undo each other's step. Each phase has a deadline on the clock of the side that waits; until
+the guest was handed over or stopped, either side may abort, and then everything is as before. Whichever side really
+runs the guest decides: a target that runs it adopts it whatever the record says, and a source that has handed it over
+lets it run again only if the target says that it never ran it; else it starts anew, from its disks. Where both sides
+are dead, recovery decides.
 
 Answers say in how many seconds to look again; ``None``: when something changes.
 """
@@ -17,19 +17,16 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
-from outlive.base.transitions import Transitions, follow
+from outlive.base import OutliveError, Transitions, follow, get_logger
 from outlive.node.membership.holders import ADOPT, RESUME, MoveView, is_mine
-from outlive.node.membership.states import MemberView, fenced
+from outlive.node.membership.states import MemberView, is_fenced
 from outlive.node.ports import Domain, DomainState
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.start import Fresh
 from outlive.node.vm.states import HALTED, MIGRATING, VmState, active_move, reach_of
 from outlive.node.vm.stop import destroy, release
-from outlive.resources import Assigned, Holder, VirtualMachine
-from outlive.resources.reasons import MigrationReason, Reason, reason, render
-from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
+from outlive.resources import Assigned, Holder, Migration, MigrationPhase, VirtualMachine, VirtualMachineStatus
+from outlive.resources.reasons import MigrationReason, Reason, make_reason, render
 
 P = MigrationPhase
 PHASES: Final[Transitions[MigrationPhase]] = {
@@ -55,30 +52,34 @@ _replace = msgspec.structs.replace
 _log = get_logger("node.move")
 
 
-def to_phase(move: Migration, phase: MigrationPhase) -> MigrationPhase:
+def check_transition(move: Migration, phase: MigrationPhase) -> MigrationPhase:
     """The phase, if it may follow; raises ``IllegalTransition``."""
     return follow(PHASES, move.phase, phase, what=f"migration {move.id}")
 
 
-def aborted(move: Migration, why: Reason) -> Migration:
+def abort_record(move: Migration, why: Reason) -> Migration:
     """The record of a migration that did not end at its target; raises ``IllegalTransition``."""
-    return _replace(move, phase=to_phase(move, MigrationPhase.ABORTED), reason=why.code, message=render(why).text)
+    return _replace(
+        move, phase=check_transition(move, MigrationPhase.ABORTED), reason=why.code, message=render(why).text
+    )
 
 
-def others(node: VmContext, vm: VirtualMachine) -> list[Holder]:
+def foreign_entries(node: VmContext, vm: VirtualMachine) -> list[Holder]:
     """Entries of other hosts."""
     return [one for one in vm.status.holders if one.hypervisor != node.host]
 
 
-async def not_fenced(node: VmContext, vm: VirtualMachine, host: str = "") -> list[Holder]:
+async def find_unfenced_holders(node: VmContext, vm: VirtualMachine, host: str = "") -> list[Holder]:
     """Entries of other hosts, or of that one, that may still run it."""
-    members, reach = await node.members(vm), reach_of(vm)
-    return [one for one in others(node, vm) if host in ("", one.hypervisor) and not fenced(one, members, reach)]
+    members, reach = await node.read_members(vm), reach_of(vm)
+    return [
+        one for one in foreign_entries(node, vm) if host in ("", one.hypervisor) and not is_fenced(one, members, reach)
+    ]
 
 
 def move_view(node: VmContext, vm: VirtualMachine, fresh: Fresh, *, sent_to: str = "") -> MoveView:
     """The virtual machine as the steps of a move look at it."""
-    move, foreign = vm.status.migration, others(node, vm)
+    move, foreign = vm.status.migration, foreign_entries(node, vm)
     return MoveView(
         vm=vm.name,
         me=node.lease.me,
@@ -90,8 +91,8 @@ def move_view(node: VmContext, vm: VirtualMachine, fresh: Fresh, *, sent_to: str
         reach=reach_of(vm),
         gate_open=fresh.gate_open,
         run_id=fresh.run_id,
-        here=vm.name in node.domains.names(),
-        runs=node.runs(vm),
+        here=vm.name in node.domains.list_names(),
+        runs=node.is_running(vm),
         sent_to=sent_to,
         declined=move.declined if move is not None else "",
         paused=fresh.paused,
@@ -101,7 +102,7 @@ def move_view(node: VmContext, vm: VirtualMachine, fresh: Fresh, *, sent_to: str
 
 async def advance(node: VmContext, name: str, move: Migration, phase: MigrationPhase, **changes: object) -> bool:
     """The next phase of exactly this record; whether it is written."""
-    target = _replace(move, phase=to_phase(move, phase), **changes)
+    target = _replace(move, phase=check_transition(move, phase), **changes)
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         return _replace(now.status, migration=target) if now.status.migration == move else None
@@ -135,7 +136,7 @@ async def abort(
             assigned=Assigned(hypervisor=move.source),
             home=move.prior_home or move.source,
             phase=VmState.START if now.status.phase in MIGRATING else now.status.phase,
-            migration=aborted(current, why),
+            migration=abort_record(current, why),
         )
 
     await node.assign(name, move.source, change)
@@ -152,7 +153,7 @@ async def drop(node: VmContext, name: str, domain: Domain | None) -> float | Non
     handed_over = domain is not None and domain.state is DomainState.HANDED_OVER
     if domain is not None and domain.split and handed_over and await may_run(node, name):
         return LOOK_S  # without it the target loses its guest, and a target without its guest loses nothing
-    if domain is not None and domain.state is DomainState.RUNNING and not await node.confirmed():
+    if domain is not None and domain.state is DomainState.RUNNING and not await node.confirm_store():
         return LOOK_S
     if domain is not None and domain.state is DomainState.INCOMING:
         if await node.domains.decline(name, domain.run_id):
@@ -171,13 +172,13 @@ async def drop(node: VmContext, name: str, domain: Domain | None) -> float | Non
 async def may_run(node: VmContext, name: str, host: str = "") -> bool:
     """Whether another host, or that one, may run it, as the store is now."""
     now = await node.read(name)
-    return now is not None and bool(await not_fenced(node, now, host))
+    return now is not None and bool(await find_unfenced_holders(node, now, host))
 
 
 # Who owns what runs here
 
 
-def _owned(
+def _owned_status(
     node: VmContext, now: VirtualMachine, members: tuple[MemberView, ...], home: str, migration: Migration | None
 ) -> VirtualMachineStatus | None:
     """The status in which this host owns what runs here, without fenced entries; ``None`` where it must not."""
@@ -204,13 +205,13 @@ Ownership = Callable[[VirtualMachine], "tuple[str, Migration | None] | None"]
 """From what was read to its home and the record that is left; ``None``: there is nothing to write."""
 
 
-async def own(node: VmContext, vm: VirtualMachine, ownership: Ownership) -> None:
+async def take_ownership(node: VmContext, vm: VirtualMachine, ownership: Ownership) -> None:
     """It runs here: this host owns it from now on, and fenced entries of others go."""
-    members = await node.members(vm)
+    members = await node.read_members(vm)
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         wanted = ownership(now)
-        return None if wanted is None else _owned(node, now, members, *wanted)
+        return None if wanted is None else _owned_status(node, now, members, *wanted)
 
     await node.assign(vm.name, node.host, change)
 
@@ -218,16 +219,16 @@ async def own(node: VmContext, vm: VirtualMachine, ownership: Ownership) -> None
 async def adopt(node: VmContext, vm: VirtualMachine) -> float | None:
     """The domain that was received runs here: this host owns it now, whatever else was meant."""
 
-    def ownership(now: VirtualMachine) -> tuple[str, Migration | None] | None:
+    def decide_ownership(now: VirtualMachine) -> tuple[str, Migration | None] | None:
         if not any(one.role == "incoming" for one in now.status.holders if is_mine(one, node.lease.me)):
             return None
         move = now.status.migration
         home = move.new_home if move is not None and move.target == node.host else now.status.home
         return home or node.host, None
 
-    await own(node, vm, ownership)
+    await take_ownership(node, vm, decide_ownership)
     node.network.announce(vm.name)
-    node.memory(vm.name).running_since_s = node.clock.monotonic()
+    node.memory_of(vm.name).running_since_s = node.clock.monotonic()
     node.reported()
     _log.info("move.adopted", vm=vm.name, host=node.host)
     return 0.0
@@ -235,57 +236,57 @@ async def adopt(node: VmContext, vm: VirtualMachine) -> float | None:
 
 async def tidy(node: VmContext, vm: VirtualMachine) -> float | None:
     """It runs here as it should, and others have entries as well: those that are fenced go."""
-    if len(await not_fenced(node, vm)) < len(others(node, vm)):
+    if len(await find_unfenced_holders(node, vm)) < len(foreign_entries(node, vm)):
 
-        def ownership(now: VirtualMachine) -> tuple[str, Migration | None] | None:
+        def decide_ownership(now: VirtualMachine) -> tuple[str, Migration | None] | None:
             if now.status.holders != vm.status.holders or active_move(now) is not None:
                 return None
             return now.status.home, now.status.migration
 
-        await own(node, vm, ownership)
+        await take_ownership(node, vm, decide_ownership)
     return TIDY_S
 
 
-async def own_after_restore(node: VmContext, vm: VirtualMachine) -> float | None:
+async def claim_after_restore(node: VmContext, vm: VirtualMachine) -> float | None:
     """It runs here, whatever a restored store says: this host owns it, once nobody else may be running it."""
-    if await not_fenced(node, vm):
+    if await find_unfenced_holders(node, vm):
         return LOOK_S
 
-    def ownership(now: VirtualMachine) -> tuple[str, Migration | None] | None:
+    def decide_ownership(now: VirtualMachine) -> tuple[str, Migration | None] | None:
         settled = now.host == node.host and active_move(now) is None
         if settled or now.status.holders != vm.status.holders:
             return None
         return now.status.home or node.host, None
 
-    await own(node, vm, ownership)
+    await take_ownership(node, vm, decide_ownership)
     _log.warning("vm.kept_after_restore", vm=vm.name, host=node.host, assigned=vm.host)
     return 0.0
 
 
-async def come_back(node: VmContext, vm: VirtualMachine, why: Reason) -> float | None:
+async def return_home(node: VmContext, vm: VirtualMachine, why: Reason) -> float | None:
     """It runs here after all: it is assigned here again, and fenced entries of the target go."""
 
-    def ownership(now: VirtualMachine) -> tuple[str, Migration | None] | None:
+    def decide_ownership(now: VirtualMachine) -> tuple[str, Migration | None] | None:
         move = now.status.migration
         if move is None or (move.phase is MigrationPhase.ABORTED and now.host == node.host):
             return None
-        return move.prior_home or now.status.home, aborted(move, why)
+        return move.prior_home or now.status.home, abort_record(move, why)
 
-    await own(node, vm, ownership)
+    await take_ownership(node, vm, decide_ownership)
     _log.warning("move.came_back", vm=vm.name, host=node.host, reason=why.code)
     return 0.0
 
 
-async def resume_here(node: VmContext, vm: VirtualMachine, domain: Domain) -> float | None:
+async def resume_or_drop(node: VmContext, vm: VirtualMachine, domain: Domain) -> float | None:
     """No target runs it any more: it runs on here if none ever did; else what is here is of the past, and goes.
 
     Then it starts anew where it is assigned, from its disks, like after a crash.
     """
-    name, lost = vm.name, reason(MigrationReason.TARGET_LOST)
-    if not await node.confirmed():
+    name, lost = vm.name, make_reason(MigrationReason.TARGET_LOST)
+    if not await node.confirm_store():
         return LOOK_S
-    fresh = Fresh("", await node.members(vm))
-    view = move_view(node, vm, fresh, sent_to=node.memory(name).sent_to)
+    fresh = Fresh("", await node.read_members(vm))
+    view = move_view(node, vm, fresh, sent_to=node.memory_of(name).sent_to)
     outcome = node.decisions.use(_RESUME, view, subject=name)
     if outcome.refused is None and not domain.split:
         try:
@@ -293,8 +294,8 @@ async def resume_here(node: VmContext, vm: VirtualMachine, domain: Domain) -> fl
         except OutliveError as error:
             _log.warning("move.not_resumed", vm=name, why=str(error))
             return LOOK_S
-        await node.domains.look()
-        return await come_back(node, vm, lost)
+        await node.domains.refresh()
+        return await return_home(node, vm, lost)
     why = outcome.refused.why if outcome.refused is not None else "a part of its memory was on the target alone"
     _log.warning("move.not_resumed", vm=name, why=why)
     move = active_move(vm)

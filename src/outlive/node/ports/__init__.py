@@ -2,16 +2,20 @@
 
 The docstrings are the whole promise: what holds when a call returns, after each error, and after the process that
 called it was killed. Nothing else may be relied upon, and a driver is right once it passes
-``tests/conformance/ports`` with faults on (docs/reference/drivers.md, which is made of these texts).
+``tests/conformance/ports`` with faults on (docs/design/drivers.md lists the ports).
 
 For every call, unless it says otherwise: ``Unavailable`` means that nothing happened and nothing will; ``Unknown`` that
 it may have happened, or may yet. The caller sets the deadline and counts its end as ``Unknown``; a driver blocks
 neither the event loop nor the end of the call, whatever it waits for. No driver repeats an order by itself. What a
-process asked for goes on when it is killed, or it does not; whoever comes next looks.
+process asked for goes on when it is killed, or it does not; the next process looks.
 """
 
-from outlive.node.ports.functions import FoundCard, FoundFunction, FunctionPort
-from outlive.node.ports.guard import GuardPort, GuardReport
+from typing import TYPE_CHECKING
+
+from outlive.base.exports import load_exports
+
+from outlive.node.ports.links import FoundCard, FoundFunction, FunctionPort
+from outlive.node.ports.machine import GuardPort, GuardReport
 from outlive.node.ports.hypervisor import (
     POST_COPY_STALL_S,
     DiskIo,
@@ -21,7 +25,7 @@ from outlive.node.ports.hypervisor import (
     MigrationProgress,
     MigrationSettings,
 )
-from outlive.node.ports.isolation import CutPort, CutReport
+from outlive.node.ports.storage import CutPort, CutReport
 from outlive.node.ports.links import (
     ANNOUNCEMENT_PAUSE_S,
     ANNOUNCEMENTS,
@@ -35,8 +39,8 @@ from outlive.node.ports.links import (
     NoLinks,
 )
 from outlive.node.ports.machine import MachinePort
-from outlive.node.ports.network import NetworkPort, NoNetworks
-from outlive.node.ports.power import PowerPort, PowerReading, PowerRefused, PowerState
+from outlive.node.ports.links import NetworkPort, NoNetworks
+from outlive.node.ports.machine import PowerPort, PowerReading, PowerRefused, PowerState
 from outlive.node.ports.services import (
     DhcpPort,
     FirewallPort,
@@ -53,6 +57,11 @@ from outlive.node.ports.storage import (
     StorageReport,
     StorageStatisticsPort,
 )
+
+if TYPE_CHECKING:
+    from outlive.node.ports.services import AnswerCaller
+else:
+    __getattr__ = load_exports(__name__)
 
 __all__ = [
     "ANNOUNCEMENTS",

@@ -115,29 +115,28 @@ class MigrationProgress(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 class HypervisorPort(Protocol):
     """The hypervisor of one host, as its daemon reaches it.
 
-    A stopped hypervisor service answers nothing: every call but ``start_service`` raises ``Unavailable``, and guests
-    run on. After ``Unknown`` the daemon looks with ``domains``, which is what is really there.
+    If the hypervisor service is stopped, every call but ``start_service`` raises ``Unavailable``, and guests run on.
+    After ``Unknown`` the daemon calls ``list_domains``, which lists what really exists.
     """
 
-    async def domains(self) -> tuple[Domain, ...]:
+    async def list_domains(self) -> tuple[Domain, ...]:
         """All domains that exist on this host, in the order of VM names.
 
         A VM that is not listed has no process on this host: the driver looks at the processes themselves (those of
-        the VM's cgroup, and any other that carries its mark), not only at the service's list. What the service has
-        lost track of is listed as running, by what its process says of itself. A process outside the guests' slice is
+        the VM's cgroup, and any other that carries its mark), not only at the service's list. A domain that the service
+        has lost is listed as running, from the data of its process. A process outside the guests' slice is
         listed as not ``guarded``. A guest that Outlive did not make is listed as well, with its ``uuid``.
 
-        From the moment at which ``create`` is called until that call has ended, the domain is listed as ``starting``,
-        whoever asked for it and whether they still wait: also what the driver has not handed on yet, and what the
-        service still queues for a daemon that is dead. What a process that is gone has asked for and that is not
-        listed never happens any more. Each answer is of a moment after its call.
+        While a ``create`` lasts, the domain is listed as ``starting``, also if the caller is dead, if the driver has
+        not passed the order on yet, or if the service still queues it. An order of a dead process that is not listed
+        never takes effect. Each answer is of a moment after its call.
         """
         ...
 
-    async def problems(self) -> tuple[str, ...]:
+    async def list_problems(self) -> tuple[str, ...]:
         """What on this host starts domains besides its daemon, such as the service at a boot; each names its remedy.
 
-        While there is any, ``create`` is ``Refused``: what starts by itself runs without an entry in the store.
+        While there is any, ``create`` is ``Refused``: such domains run without an entry in the store.
         """
         ...
 
@@ -146,23 +145,24 @@ class HypervisorPort(Protocol):
     ) -> None:
         """Create and start a transient domain (``incoming``: let it wait for a migration); it runs when this returns.
 
-        ``Refused`` says why the hypervisor will not, ``BadInput`` that no hypervisor would, because of the definition;
-        then no process of that run exists. ``InUse`` if there is a
-        domain of this VM, or one that is ``starting``. The domain never starts by itself: not with its host, and not
-        again after its end. Its disks are opened so that nothing is written to them once its process is gone, by
-        nobody: ``Refused`` with ``cache_refusal`` where the VM asks for another cache.
+        ``Refused`` says why the hypervisor refuses, ``BadInput`` that every hypervisor would, because of the
+        definition; then no process of that run exists. ``InUse`` if there is a
+        domain of this VM, or one that is ``starting``. Nothing else starts the domain: neither its host nor its end.
+        Its disks are opened so that nothing is written to them once its process is gone: ``Refused`` with
+        ``cache_refusal`` if the VM asks for another cache.
         """
         ...
 
     async def destroy(self, vm: str, *, run_id: str = "", uuid: str = "") -> None:
-        """Stop it hard (only that run, where one is named) and return once no process of it is left; fine if none was.
+        """Kill it (only that run, if one is named) and return once no process of it is left; no error if there was
+        none.
 
-        ``uuid``: stop the domain of that UUID that Outlive did not make instead, and nothing else: its name proves
-        nothing, and what has the name of a virtual machine and another UUID belongs to somebody else.
+        ``uuid``: kill instead the domain of that UUID that Outlive did not make, and nothing else: a domain with the
+        name of a VM and another UUID is not Outlive's.
 
         A creation under way is waited for or broken off: once this returned, nothing that was asked for before
-        appears any more. ``Unavailable`` also where its process does not end. What the service has lost track of, and
-        what runs outside the slice, is killed all the same.
+        appears any more. ``Unavailable`` also where its process does not end. Domains that the service has lost, and
+        those outside the slice, are killed too.
         """
         ...
 
@@ -179,10 +179,10 @@ class HypervisorPort(Protocol):
         """Ask the guest to end; it may ignore that. Asking twice is as asking once."""
         ...
 
-    async def devices(self, vm: str, *, run_id: str) -> Mapping[str, str]:
+    async def list_devices(self, vm: str, *, run_id: str) -> Mapping[str, str]:
         """Disks and interfaces of the domain of that run as it is now: target or MAC address → id of the disk.
 
-        The id is empty for interfaces and for what nothing is written to. ``Refused`` where there is no such run.
+        The id is empty for interfaces and read-only devices. ``Refused`` if there is no such run.
         """
         ...
 
@@ -197,22 +197,23 @@ class HypervisorPort(Protocol):
     async def attach(self, vm: VirtualMachine, device: str, *, run_id: str) -> None:
         """Give the running domain of that run a device of its definition, by target or MAC address.
 
-        Its guest has it when this returns; fine if it had. ``Refused`` says why it cannot, and then it has not. The
-        device is made as ``create`` makes it, and at the address that the definition names. After ``Unknown``, or where
-        the caller is killed, the domain may have it: ``devices`` shows that, and asking again is fine.
+        Its guest has it when this returns; no error if it had it. ``Refused`` says why it cannot, and then it has not.
+        The
+        device is made as ``create`` makes it, and at the address that the definition names. After ``Unknown``, or if
+        the caller is killed, the domain may have it: ``list_devices`` shows that, and the call may be repeated.
         """
         ...
 
     async def detach(self, vm: str, device: str, *, run_id: str) -> None:
         """Ask the guest of that run to let go of a device; it may ignore that. Asking twice is as asking once.
 
-        ``devices`` shows when it has let go, and from then on nothing is written to the disk. Fine if it has none of
-        that name. ``Refused`` where it cannot be asked, be it that it was asked just now.
+        ``list_devices`` shows when it has let go, and from then on nothing is written to the disk. No error if it has
+        none of that name. ``Refused`` if the guest cannot be asked, for example because it was asked just now.
         """
         ...
 
     async def resume(self, vm: str, *, run_id: str) -> None:
-        """Let a paused or handed-over domain of that run go on; it runs when this returns.
+        """Resume a paused or handed-over domain of that run; it runs when this returns.
 
         One that was paused by a disk that did not serve it sends its requests again. ``Refused`` where it is of another
         run or in another state. Nothing else ever lets a handed-over domain run:
@@ -223,11 +224,11 @@ class HypervisorPort(Protocol):
     async def migrate(self, vm: str, target: str, *, listens: str, settings: MigrationSettings) -> None:
         """Send a running domain to the incoming one on ``target``, which waits at ``listens`` (``Domain.listens``).
 
-        Returns once all was sent; the target lets it run at that moment, unless it was declined. At no moment may
-        both run. The source pauses before the switch-over, and until the last of its state is sent the target cannot
-        run: whatever fails by then is ``Refused``, and the domain runs on here. From then on it is ``handed-over``
-        whatever fails (``Unknown`` where that is noticed), and stays so until ``resume`` or ``destroy``. Where the
-        caller is killed, the migration goes on or is called off in the same way. One migration of a domain at a time.
+        Returns once all was sent; the target lets it run at that moment, unless it was declined. Both never run at the
+        same time. The source pauses before the switch-over, and until the last of its state is sent the target cannot
+        run: a failure until then is ``Refused``, and the domain runs on here. From then on it is ``handed-over`` after
+        any failure (``Unknown`` if that is noticed), until ``resume`` or ``destroy``. If the caller is killed, the
+        migration continues or is called off in the same way. One migration of a domain at a time.
 
         By post-copy the target runs it as soon as its state and a part of its memory are there, and this returns once
         all of it is; meanwhile both domains are ``split``, and ``resume`` of the source is ``Refused``, also where the
@@ -239,14 +240,14 @@ class HypervisorPort(Protocol):
     async def cancel(self, vm: str) -> None:
         """Call off a migration that this process began: ``migrate`` is ``Refused`` then, and the domain runs on here.
 
-        It has no effect any more once the last of the state is being sent. ``Refused`` where none is under way.
+        It has no effect once the last of the state is being sent. ``Refused`` where none is under way.
         """
         ...
 
-    async def progress(self, vm: str) -> MigrationProgress | None:
+    async def read_progress(self, vm: str) -> MigrationProgress | None:
         """How far a migration is that this process began; ``None`` where none is under way."""
         ...
 
     async def start_service(self) -> None:
-        """See to it that the hypervisor service runs, which a guard may have stopped; fine if it does."""
+        """Start the hypervisor service, which a guard may have stopped; no error if it runs."""
         ...

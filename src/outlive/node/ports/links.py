@@ -1,4 +1,4 @@
-"""Devices, addresses and routes of this host, as its own kernel has them."""
+"""The networks of this host: devices, addresses and routes, ports of VMs, and virtual functions of cards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Final, Literal, Protocol
 
 import msgspec
+
+from outlive.resources import VirtualFunctionSettings, VirtualMachine
 
 ANNOUNCEMENTS: Final = 2
 """Frames that announce an address when it was added …"""
@@ -78,7 +80,7 @@ class FoundLinks(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     sysctls: Mapping[str, str] = {}
     """Of those that were asked for: name → value; one that the kernel does not have is left out."""
 
-    def named(self, name: str) -> HostLink | None:
+    def find_link(self, name: str) -> HostLink | None:
         """The device of that name."""
         return next((one for one in self.links if one.name == name), None)
 
@@ -135,7 +137,7 @@ class LinkPort(Protocol):
         """Make one change; that it is made already is fine, and so is a removal of what is absent."""
         ...
 
-    async def addresses(self, device: str) -> tuple[str, ...]:
+    async def list_addresses(self, device: str) -> tuple[str, ...]:
         """The addresses of a device with their lengths, without link-local ones; none where there is no such device."""
         ...
 
@@ -150,7 +152,7 @@ class LinkPort(Protocol):
         """Remove an address; other addresses of its subnet stay. Absent, or without device, is fine."""
         ...
 
-    async def traffic(self) -> tuple[LinkTraffic, ...]:
+    async def read_traffic(self) -> tuple[LinkTraffic, ...]:
         """What each card has received and sent; bridges and other devices made by software are left out."""
         ...
 
@@ -177,7 +179,7 @@ class NoLinks(LinkPort):
     async def carry_out(self, op: LinkOp) -> None:
         """There is nothing to change."""
 
-    async def addresses(self, device: str) -> tuple[str, ...]:
+    async def list_addresses(self, device: str) -> tuple[str, ...]:
         """None."""
         return ()
 
@@ -187,6 +189,138 @@ class NoLinks(LinkPort):
     async def remove_address(self, device: str, address: str) -> None:
         """There is no device."""
 
-    async def traffic(self) -> tuple[LinkTraffic, ...]:
+    async def read_traffic(self) -> tuple[LinkTraffic, ...]:
         """None."""
         return ()
+
+
+# The networks of virtual machines, as far as a controller outside of the host programs them.
+
+
+class NetworkPort(Protocol):
+    """One host's side of networks that somebody else programs, such as OVN's.
+
+    The host never programs a network: it plugs interfaces in, looks whether they work here, and tells guests what
+    changed around them. What is to be where, the network controller reads from the virtual machine and its migration.
+    """
+
+    @property
+    def prepare_limit_s(self) -> float:
+        """How long a migration waits until the network is prepared; then it is aborted."""
+        ...
+
+    async def find_chassis(self) -> str | None:
+        """The name of this host in OVN; empty: it runs none; ``None``: its switch does not say now."""
+        ...
+
+    async def plug(self, vm: VirtualMachine) -> VirtualMachine:
+        """The VM as this host is to create it: each interface with the id that it has on this host.
+
+        The same VM where nobody programs its networks. ``Unavailable`` where that is not known: then it is not created.
+        """
+        ...
+
+    async def prepare(self, vm: VirtualMachine, move: str) -> str:
+        """Why this host cannot take over the VM's ports in that migration yet; empty: it can.
+
+        It can once the controller has reported for each port that the target's logical port is bound and has its flows,
+        and this host's own switch says so as well. Asked after the domain that listens was created, again and again.
+        ``Unavailable`` where that is not known.
+        """
+        ...
+
+    def announce(self, vm: str) -> None:
+        """The VM runs here now: send its guests and neighbours what the controller wants announced, in the background.
+
+        Also asked of the host that it has left, for guests there that have talked to it.
+        """
+        ...
+
+
+class NoNetworks(NetworkPort):
+    """Nobody programs networks: interfaces are as definitions say, and every host can take over every port."""
+
+    prepare_limit_s = 0.0
+
+    async def find_chassis(self) -> str | None:
+        """None is needed."""
+        return ""
+
+    async def plug(self, vm: VirtualMachine) -> VirtualMachine:
+        """The same."""
+        return vm
+
+    async def prepare(self, vm: VirtualMachine, move: str) -> str:
+        """Always."""
+        return ""
+
+    def announce(self, vm: str) -> None:
+        """There is nothing to announce."""
+
+
+class FoundFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A virtual function as the kernel has it."""
+
+    index: int
+    """Its number on its card, from 0."""
+    pci: str | None
+    """``None``: it cannot be read."""
+    device: str = ""
+    """Its network device on this host; empty: it has none, such as while a guest has it."""
+    occupied: bool = False
+    """Whether another device of this host is on its network device, such as a guest's macvtap device."""
+    mac: str = ""
+    mtu: int = 0
+    """0: not known."""
+    settings: VirtualFunctionSettings = VirtualFunctionSettings()
+    """As the card has them; what it does not say is absent."""
+
+
+class FoundCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A physical function and its virtual functions."""
+
+    most: int
+    """Virtual functions that it can have; 0: none at all."""
+    mtu: int
+    functions: tuple[FoundFunction, ...] = ()
+    up: bool = True
+    """Whether it is up: of one that is down guests get no function."""
+
+
+class FunctionPort(Protocol):
+    """Makes and programs virtual functions. ``NotFound`` where this host has no such device."""
+
+    async def prepare(self) -> str:
+        """Prepare the kernel to pass functions through to guests; why it is not ready, empty: it is."""
+        ...
+
+    async def read(self, card: str) -> FoundCard:
+        """The device and its functions, in their order. ``NotFound``, ``Unavailable``."""
+        ...
+
+    async def set_count(self, card: str, count: int, *, replace: bool) -> None:
+        """Set the number of functions of the device.
+
+        ``replace``: those that are there end first, as the caller has seen that none of them is used. ``Refused``
+        where the device or its driver does not do that; then it has as many as before, or none.
+        """
+        ...
+
+    async def bring_up(self, card: str) -> None:
+        """Have the device be up. ``Refused``, ``NotFound``."""
+        ...
+
+    async def set_mtu(self, card: str, mtu: int) -> None:
+        """``Refused``, ``NotFound``."""
+        ...
+
+    async def set_mac(self, card: str, index: int, mac: str) -> None:
+        """Have the function have that MAC address, also in a guest. ``Refused``, ``NotFound``."""
+        ...
+
+    async def program(self, card: str, index: int, settings: VirtualFunctionSettings) -> dict[str, str]:
+        """Program what is given, VLAN and priority in one; what was refused, by field, and why.
+
+        Everything else is programmed all the same. ``NotFound``.
+        """
+        ...

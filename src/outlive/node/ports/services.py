@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from outlive.node.services.callers import MetadataAnswer
 from outlive.node.services.dhcp import LeaseChange, ServedLease
-from outlive.node.services.metadata import MetadataAnswer
 from outlive.node.services.served_networks import ServedNetwork
 from outlive.node.services.zones import ZoneChange, ZoneRecord, ZoneState
 
@@ -22,7 +22,7 @@ class DhcpPort(Protocol):
         """Have a server run for this network as it is now, with the leases that there are when it starts.
 
         A server that runs is started again only if something has changed that it reads at its start alone. What fails
-        is among the ``failures``, and is tried again by the next call.
+        is among the ``list_failures``, and is tried again by the next call.
         """
         ...
 
@@ -30,7 +30,7 @@ class DhcpPort(Protocol):
         """Stop the servers of these networks, all at once, within 2 s."""
         ...
 
-    def failures(self) -> Mapping[str, str]:
+    def list_failures(self) -> Mapping[str, str]:
         """Networks whose server does not run → why."""
         ...
 
@@ -47,7 +47,7 @@ class DhcpPort(Protocol):
         ...
 
     def close(self) -> None:
-        """Wait for changes no more."""
+        """Stop waiting for changes."""
         ...
 
 
@@ -62,7 +62,7 @@ class NamePort(Protocol):
         """Stop it, within 2 s."""
         ...
 
-    def failure(self) -> str:
+    def explain_failure(self) -> str:
         """Why it does not run; empty: it runs, or need not."""
         ...
 
@@ -110,15 +110,15 @@ class MetadataPort(Protocol):
         """Listen nowhere."""
         ...
 
-    def failures(self) -> Mapping[str, str]:
+    def list_failures(self) -> Mapping[str, str]:
         """Bridges where it cannot listen → why."""
         ...
 
 
 class RoleGuardPort(Protocol):
-    """A process of its own that takes back what only the primary has, whatever becomes of the daemon.
+    """A separate process that removes the primary's addresses and programs even if the daemon fails.
 
-    It removes the addresses that it holds, and ends the programs, once the role has run out, and at once when the
+    It removes the addresses that it knows, and ends the programs, once the role has expired, and at once when the
     daemon is gone.
     """
 
@@ -131,11 +131,11 @@ class RoleGuardPort(Protocol):
         ...
 
     async def hold(self, device: str, address: str) -> None:
-        """Remember an address before it is added; ``Unavailable`` if nobody would remove it."""
+        """Remember an address before it is added; ``Unavailable`` if the process could not remove it."""
         ...
 
-    async def leftovers(self) -> Sequence[tuple[str, str]]:
-        """Addresses that a former daemon has held and not released, as device and address; they are held from now."""
+    async def list_leftovers(self) -> Sequence[tuple[str, str]]:
+        """Addresses that a former daemon has not released, as device and address; it knows them from now on."""
         ...
 
     async def release(self, device: str, address: str) -> None:
@@ -143,7 +143,7 @@ class RoleGuardPort(Protocol):
         ...
 
     async def close(self) -> None:
-        """End it; what it holds goes."""
+        """End it; it removes the addresses."""
         ...
 
 

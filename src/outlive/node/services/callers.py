@@ -8,18 +8,69 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput, OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import BadInput, Clock, OutliveError, get_logger
 from outlive.node.services.dhcp import ServedLease
-from outlive.node.services.metadata import MetadataAnswer, MetadataVm, answer_metadata
 from outlive.node.services.served_networks import ServedNetwork
-from outlive.resources import VirtualMachine, VirtualMachinePort
-from outlive.resources.definitions import attached_bridges, definition_uuid
-from outlive.resources.networks import present_network, vm_and_index
-from outlive.resources.vms import USER_DATA
-from outlive.store import Store
-from outlive.store.contract import list_all
+from outlive.resources import (
+    USER_DATA,
+    VirtualMachine,
+    VirtualMachinePort,
+    attached_bridges,
+    definition_uuid,
+    present_network,
+    vm_and_index,
+)
+from outlive.store import Store, list_all
+
+# What the metadata server answers a guest, and which VM a caller is.
+#
+# A caller is known by the bridge that it came from and by its address: the lease of that address on that network
+# names the interface, and the interface the VM. Guests of two networks may have the same address.
+
+METADATA_ADDRESS: Final = "169.254.169.254"
+METADATA_PORT: Final = 80
+BANNER: Final = "Outlive metadata\n"
+ITEMS: Final = ("instance-id", "name", "profile")
+PATH_CHARACTERS: Final = 200
+
+
+class MetadataVm(msgspec.Struct, frozen=True, kw_only=True):
+    """A VM as its guest may know it."""
+
+    instance_id: str
+    name: str
+    profile: str = ""
+    """Its flavor."""
+    user_data: str | None = None
+
+
+class MetadataAnswer(msgspec.Struct, frozen=True):
+    """Status and text of an answer."""
+
+    status: int
+    text: str = ""
+
+
+def answer_metadata(path: str, vm: MetadataVm | None) -> MetadataAnswer:
+    """Return the answer to ``GET path``; ``vm`` is the caller, ``None`` if nobody knows it."""
+    if path == "/":
+        return MetadataAnswer(200, BANNER)
+    words = path[:PATH_CHARACTERS].strip("/").split("/")
+    if vm is None or len(words) < 2 or not words[0]:
+        return MetadataAnswer(404)
+    match words[1:]:
+        case ["meta-data"]:
+            return MetadataAnswer(200, "".join(f"{one}\n" for one in ITEMS))
+        case ["meta-data", "instance-id"]:
+            return MetadataAnswer(200, vm.instance_id)
+        case ["meta-data", "name"]:
+            return MetadataAnswer(200, vm.name)
+        case ["meta-data", "profile"]:
+            return MetadataAnswer(200, vm.profile)
+        case ["user-data"] if vm.user_data is not None:
+            return MetadataAnswer(200, vm.user_data)
+    return MetadataAnswer(404)
+
 
 VMS_S: Final = 5.0
 """For so long the metadata server answers from one listing of VMs and ports."""
@@ -97,7 +148,15 @@ class MetadataCallers:
         except OutliveError as error:
             _log.warning("services.vms_not_read", why=str(error))
             return MetadataAnswer(503)
-        return answer_metadata(path, _view_vm(vm) if vm is not None else None)
+        if vm is None:
+            return answer_metadata(path, None)
+        view = MetadataVm(
+            instance_id=definition_uuid(vm.spec.definition) or vm.metadata.uid,
+            name=vm.name,
+            profile=vm.spec.flavor,
+            user_data=vm.metadata.annotations.get(USER_DATA),
+        )
+        return answer_metadata(path, view)
 
     async def _read_facts(self) -> CallerFacts:
         async with self._reading:
@@ -107,12 +166,3 @@ class MetadataCallers:
                 ports = [one async for one in list_all(self._store, VirtualMachinePort)]
                 self._facts, self._read_at = collect_facts(vms, ports), now_s
             return self._facts
-
-
-def _view_vm(vm: VirtualMachine) -> MetadataVm:
-    return MetadataVm(
-        instance_id=definition_uuid(vm.spec.definition) or vm.metadata.uid,
-        name=vm.name,
-        profile=vm.spec.flavor,
-        user_data=vm.metadata.annotations.get(USER_DATA),
-    )

@@ -2,7 +2,7 @@
 
 One dnsmasq serves one network, on its bridge and nowhere else: with its bridge named, DHCP sockets are bound to that
 device, and router advertisements are sent at all. Naming a bridge makes dnsmasq add the loopback, where other servers
-are, so that this is taken away (docs/operating/network-services.md#dhcp).
+are, so that this is taken away (docs/how-to/network-services.md#dhcp).
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def view_lease(lease: DhcpLease) -> ServedLease:
     )
 
 
-def with_mac(lease: ServedLease) -> ServedLease:
+def add_mac(lease: ServedLease) -> ServedLease:
     """Return the lease with the MAC address of its guest's DUID, where the server of IPv6 has not seen that."""
     if lease.mac or not lease.iaid:
         return lease
@@ -181,8 +181,8 @@ def merge_changes(leases: Mapping[str, ServedLease], changes: Iterable[LeaseChan
     merged = dict(leases)
     for change in changes:
         lease, before = change.lease, merged.get(change.lease.address)
-        if before is not None and _ends_after(before, lease):
-            continue
+        if before is not None and lease.expires != 0 and (before.expires == 0 or before.expires > lease.expires):
+            continue  # it ends later
         is_same = before is not None and (before.mac, before.iaid) == (lease.mac, lease.iaid)
         if change.action != "del":
             kept = before.hostname if before is not None and is_same and not lease.hostname else lease.hostname
@@ -190,15 +190,6 @@ def merge_changes(leases: Mapping[str, ServedLease], changes: Iterable[LeaseChan
         elif is_same:
             del merged[lease.address]
     return merged
-
-
-def _ends_after(one: ServedLease, other: ServedLease) -> bool:
-    return other.expires != 0 and (one.expires == 0 or one.expires > other.expires)
-
-
-def drop_expired(leases: Mapping[str, ServedLease], now_s: float) -> dict[str, ServedLease]:
-    """Return the leases that have not ended."""
-    return {address: one for address, one in leases.items() if one.expires == 0 or one.expires > now_s}
 
 
 def count_free(network: ServedNetwork, leases: Iterable[ServedLease]) -> int | None:

@@ -14,22 +14,19 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import NotFound, OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import Clock, NotFound, OutliveError, as_datetime, get_logger
 from outlive.node.ports.services import DhcpPort
 from outlive.node.services.dhcp import (
     LeaseChange,
     ServedLease,
-    drop_expired,
+    add_mac,
     is_address,
     lease_name,
     merge_changes,
     view_lease,
-    with_mac,
 )
 from outlive.resources import DhcpLease, ObjectMeta
-from outlive.runtime.informer import Informer
+from outlive.runtime import Informer
 from outlive.store import Store, compare_and_swap, read
 
 WRITES_MOST: Final = 500
@@ -54,8 +51,8 @@ class LeaseStore:
         """Take in what servers have changed; whether that is anything."""
         changes: dict[int, dict[str, list[LeaseChange]]] = {}
         for change in await self._dhcp.take_changes():
-            lease = with_mac(change.lease)
-            if not _makes_sense(lease):
+            lease = add_mac(change.lease)
+            if not is_address(lease.address) or _MAC.fullmatch(lease.mac) is None:
                 _log.warning("services.lease_not_understood", vni=change.vni, mac=lease.mac, address=lease.address)
                 continue
             own = changes.setdefault(change.vni, {}).setdefault(lease.address, [])
@@ -63,11 +60,12 @@ class LeaseStore:
         self._changes = changes
         return bool(changes)
 
-    def of_network(self, name: str, vni: int) -> dict[str, ServedLease]:
+    def list_leases(self, name: str, vni: int) -> dict[str, ServedLease]:
         """The leases of a network by address, with what the store has not got yet."""
-        stored = {one.address: one for one in map(view_lease, self._stored.by_index("network", name))}
+        stored = {one.address: one for one in map(view_lease, self._stored.list_by_index("network", name))}
         changes = itertools.chain.from_iterable(self._changes.get(vni, {}).values())
-        return drop_expired(merge_changes(stored, changes), self._clock.now())
+        merged, now_s = merge_changes(stored, changes), self._clock.now()
+        return {address: one for address, one in merged.items() if one.expires == 0 or one.expires > now_s}
 
     async def write(self, networks: Mapping[int, str]) -> None:
         """Bring the store up to date with what was changed; ``networks``: VNI → name. Errors of the store."""
@@ -137,7 +135,3 @@ class LeaseStore:
 def _merge(found: DhcpLease | None, address: str, changes: Sequence[LeaseChange]) -> ServedLease | None:
     before = {address: view_lease(found)} if found is not None else {}
     return merge_changes(before, changes).get(address)
-
-
-def _makes_sense(lease: ServedLease) -> bool:
-    return is_address(lease.address) and _MAC.fullmatch(lease.mac) is not None

@@ -2,7 +2,7 @@
 
 Caches of networks and leases follow the store on every coordinator, so that a new primary starts all
 servers at once. Each look brings what runs in line with what is wanted; a server that fails is a fault that names its
-network, and holds up no other (docs/operating/network-services.md).
+network, and holds up no other (docs/how-to/network-services.md).
 """
 
 from __future__ import annotations
@@ -13,25 +13,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline, set_within
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from outlive.base import Clock, OutliveError, Random, deadline, get_logger, set_within
 from outlive.node.ports.services import ServicePorts
-from outlive.node.services.callers import MetadataCallers
+from outlive.node.role_addresses import RoleAddresses
+from outlive.node.services.callers import MetadataAnswer, MetadataCallers
 from outlive.node.services.dhcp import ServedLease, count_free
-from outlive.node.services.firewall_keeper import FirewallKeeper
+from outlive.node.services.firewall import FirewallKeeper
 from outlive.node.services.lease_store import LeaseStore
-from outlive.node.services.metadata import MetadataAnswer
 from outlive.node.services.served_networks import ServedNetwork, view_networks
 from outlive.node.services.zones import plan_zone
 from outlive.resources import DhcpLease, ObjectRef, VirtualNetwork
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.crashes import keep_running
-from outlive.runtime.faults import FaultSet
-from outlive.runtime.informer import Informer
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.resources.reasons import FaultCode
+from outlive.runtime import FaultSet, Informer, OrderedTaskGroup, Periodic, keep_running
 from outlive.store import Store
 
 LOOK_S: Final = 1.0
@@ -117,7 +112,13 @@ class NetworkServices:
         self._faults = faults
         self._clock = clock
         self._subject = ObjectRef(kind="Hypervisor", name=host)
-        self._changed, self._rules_changed, self._zones_changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._serving = Periodic(self._serve_all, LOOK_S, clock=clock, wakes=True)
+        self._counted_s = 0.0
+        """When leases were counted anew (monotonic)."""
+        self._filtering = Periodic(self._apply_firewall, LOOK_S, clock=clock, wakes=True)
+        self._firewall_checked_s = 0.0
+        """When the rules in the kernel were checked last (monotonic)."""
+        self._zones_changed = asyncio.Event()
         self._term = 0
         self._tried = asyncio.Event()
         """Set once the first look has served what it could."""
@@ -137,8 +138,8 @@ class NetworkServices:
     def _notice(self, _before: VirtualNetwork | None, _after: VirtualNetwork | None) -> None:
         self._view = None
         self._usages.clear()
-        self._changed.set()
-        self._rules_changed.set()
+        self._serving.wake()
+        self._filtering.wake()
         self._zones_changed.set()
 
     def _notice_lease(self, before: DhcpLease | None, after: DhcpLease | None) -> None:
@@ -153,7 +154,7 @@ class NetworkServices:
             group.create_task(self._stored.run(), name="leases")
             group.create_task(self._keep_firewall(), name="firewall")
 
-    def view(self) -> tuple[dict[str, ServedNetwork], dict[str, str]]:
+    def list_networks(self) -> tuple[dict[str, ServedNetwork], dict[str, str]]:
         """The managed networks, and why some of them are not served."""
         systems = self._system_networks()
         if self._view is None or self._view[0] != systems:
@@ -211,21 +212,22 @@ class NetworkServices:
                 )
 
     async def _keep_serving(self) -> None:
-        counted_at = self._clock.monotonic()
+        self._counted_s = self._clock.monotonic()
         await self._try("leases", self._read_spool)
-        while True:
-            self._changed.clear()
-            await self._try("serve", self._serve)
-            self._tried.set()
-            if self._clock.monotonic() - counted_at >= USAGE_S:
-                counted_at = self._clock.monotonic()
-                self._usages.clear()  # leases end
-            self._report()
-            waits = any(one.serves_dhcp and name not in self._served for name, one in self.view()[0].items())
-            await set_within(self._changed, GATEWAY_LOOK_S if waits else LOOK_S)
+        await self._serving.run()
+
+    async def _serve_all(self) -> float:
+        await self._try("serve", self._serve)
+        self._tried.set()
+        if self._clock.monotonic() - self._counted_s >= USAGE_S:
+            self._counted_s = self._clock.monotonic()
+            self._usages.clear()  # leases end
+        self._report()
+        waits = any(one.serves_dhcp and name not in self._served for name, one in self.list_networks()[0].items())
+        return GATEWAY_LOOK_S if waits else LOOK_S
 
     async def _serve(self) -> None:
-        networks, _ = self.view()
+        networks, _ = self.list_networks()
         gone = [name for name, one in self._served.items() if name not in networks or not networks[name].serves_dhcp]
         if gone:
             await self._ports.dhcp.end(gone)
@@ -238,7 +240,7 @@ class NetworkServices:
         )
 
     def _list_leases(self, name: str, vni: int) -> list[ServedLease]:
-        return list(self._leases.of_network(name, vni).values())
+        return list(self._leases.list_leases(name, vni).values())
 
     async def _keep_leases(self) -> None:
         dropped_at = self._clock.monotonic()
@@ -262,7 +264,7 @@ class NetworkServices:
         """
         await self._read_spool()
         there = {one.spec.vni: one.name for one in self.networks.items() if one.spec.type == "managed"}
-        there |= {one.vni: name for name, one in self.view()[0].items()}
+        there |= {one.vni: name for name, one in self.list_networks()[0].items()}
         await self._leases.write(there)
 
     async def _read_spool(self) -> None:
@@ -279,8 +281,14 @@ class NetworkServices:
             self._zones_changed.clear()
             wanted = tuple(sorted(self._names.addresses()))
             if wanted and (wanted != addresses or not self._names_run):
-                self._names_run = await self._start_names(wanted)
-                addresses = wanted
+                try:
+                    await self._ports.names.start(wanted)
+                except (OutliveError, OSError) as error:
+                    _log.warning("services.failed", what="names", why=str(error))
+                    self._names_why = str(error)
+                else:
+                    self._names_why = ""
+                self._names_run, addresses = not self._names_why, wanted
                 transfer_at = self._clock.monotonic() + ZONES_FIRST_S
                 await self._try("zones", self._register_zones)
             elif changed and self._names_run:
@@ -291,25 +299,15 @@ class NetworkServices:
                 await self._try("zones", self._transfer_zones)
             await set_within(self._zones_changed, LOOK_S)
 
-    async def _start_names(self, addresses: Sequence[str]) -> bool:
-        try:
-            await self._ports.names.start(addresses)
-        except (OutliveError, OSError) as error:
-            _log.warning("services.failed", what="names", why=str(error))
-            self._names_why = str(error)
-        else:
-            self._names_why = ""
-        return not self._names_why
-
     async def _register_zones(self) -> None:
         """Have every zone at once, with the names that are known from before."""
-        networks, _ = self.view()
+        networks, _ = self.list_networks()
         await self._ports.names.keep_zones([one.domain for one in networks.values()])
         for network in networks.values():
             await self._change_zone(network, transfer=False)
 
     async def _transfer_zones(self) -> None:
-        networks, _ = self.view()
+        networks, _ = self.list_networks()
         await self._ports.names.keep_zones([one.domain for one in networks.values()])
         turns = asyncio.Semaphore(TRANSFERS_AT_ONCE)
 
@@ -336,35 +334,35 @@ class NetworkServices:
     # Metadata
 
     async def _answer(self, bridge: str, address: str, path: str) -> MetadataAnswer:
-        network = next((one for one in self.view()[0].values() if one.bridge == bridge), None)
+        network = next((one for one in self.list_networks()[0].values() if one.bridge == bridge), None)
         if network is None:
             return MetadataAnswer(404)
-        leases = self._leases.of_network(network.name, network.vni).values()
+        leases = self._leases.list_leases(network.name, network.vni).values()
         return await self._callers.answer(network, address, path, leases)
 
     # Firewall
 
     async def _keep_firewall(self) -> None:
         await self.networks.wait_synced()
-        looked_at = self._clock.monotonic()
-        while True:
-            self._rules_changed.clear()
-            networks, refused = self.view()
-            why = ""
-            try:
-                if self._clock.monotonic() - looked_at >= FIREWALL_S:
-                    await self.firewall.check()
-                    looked_at = self._clock.monotonic()
-                await self.firewall.apply(networks)
-            except OutliveError as error:
-                why = str(error)
-            self._set_fault(FaultCode.FIREWALL_REFUSED, {"all": why} if why else self.firewall.refused)
-            self._set_fault(FaultCode.NETWORK_NOT_SERVED, refused)
-            await set_within(self._rules_changed, LOOK_S)
+        self._firewall_checked_s = self._clock.monotonic()
+        await self._filtering.run()
+
+    async def _apply_firewall(self) -> None:
+        networks, refused = self.list_networks()
+        why = ""
+        try:
+            if self._clock.monotonic() - self._firewall_checked_s >= FIREWALL_S:
+                await self.firewall.check()
+                self._firewall_checked_s = self._clock.monotonic()
+            await self.firewall.apply(networks)
+        except OutliveError as error:
+            why = str(error)
+        self._set_fault(FaultCode.FIREWALL_REFUSED, {"all": why} if why else self.firewall.refused)
+        self._set_fault(FaultCode.NETWORK_NOT_SERVED, refused)
 
     # Reports
 
-    def usages(self) -> list[NetworkUsage]:
+    def list_usages(self) -> list[NetworkUsage]:
         """Of every network that is served here; none where this host is not the primary."""
         for name, network in self._served.items():
             if name not in self._usages:
@@ -375,22 +373,22 @@ class NetworkServices:
     def count_failures(self) -> dict[str, int]:
         """How many servers do not run: of DHCP and metadata by network, of names one or none."""
         return {
-            "dhcp": len(self._ports.dhcp.failures()),
-            "metadata": len(self._ports.metadata.failures()),
-            "names": int(bool(self._names_why or self._ports.names.failure())),
+            "dhcp": len(self._ports.dhcp.list_failures()),
+            "metadata": len(self._ports.metadata.list_failures()),
+            "names": int(bool(self._names_why or self._ports.names.explain_failure())),
         }
 
     def _report(self) -> None:
-        self._set_fault(FaultCode.DHCP_FAILED, dict(self._ports.dhcp.failures()))
+        self._set_fault(FaultCode.DHCP_FAILED, dict(self._ports.dhcp.list_failures()))
         full = {}
-        for usage in self.usages():
+        for usage in self.list_usages():
             v4 = self._served[usage.network].v4
             if usage.free == 0 and v4 is not None:
                 full[usage.network] = f"{v4.start} to {v4.end} is given away"
         self._set_fault(FaultCode.DHCP_RANGE_FULL, full)
-        why = self._names_why or self._ports.names.failure()
+        why = self._names_why or self._ports.names.explain_failure()
         self._set_fault(FaultCode.NAME_SERVER_FAILED, {"all": why} if why else {})
-        self._set_fault(FaultCode.METADATA_FAILED, dict(self._ports.metadata.failures()))
+        self._set_fault(FaultCode.METADATA_FAILED, dict(self._ports.metadata.list_failures()))
 
     def _set_fault(self, code: FaultCode, why: dict[str, str]) -> None:
         if not why:
@@ -408,3 +406,28 @@ class NetworkServices:
             _log.warning("services.failed", what=what, why=str(error))
             return False
         return True
+
+
+# Metrics of what a coordinator does as the primary: its addresses, and DHCP of managed networks.
+
+
+def service_metrics(addresses: RoleAddresses | None, services: NetworkServices | None) -> list[Metric]:
+    """Return them for one scrape; where this host is not the primary, no network is named. Names lack the prefix."""
+    had = GaugeMetricFamily("node_role_addresses", "Addresses of the primary coordinator that this host has")
+    had.add_metric([], len(addresses.have) if addresses is not None else 0)
+    failed = GaugeMetricFamily(
+        "node_role_addresses_failed", "Addresses of the primary coordinator that this host could not add or remove"
+    )
+    failed.add_metric([], len(addresses.failures) if addresses is not None else 0)
+    leases = GaugeMetricFamily("node_dhcp_leases", "Leases of a managed network that is served", labels=["network"])
+    free = GaugeMetricFamily(
+        "node_dhcp_free_addresses", "Free IPv4 addresses of the range of a managed network", labels=["network"]
+    )
+    dead = GaugeMetricFamily("node_network_services_failed", "Services that do not run, by kind", labels=["service"])
+    for usage in services.list_usages() if services is not None else ():
+        leases.add_metric([usage.network], usage.leases)
+        if usage.free is not None:
+            free.add_metric([usage.network], usage.free)
+    for service, count in (services.count_failures() if services is not None else {}).items():
+        dead.add_metric([service], count)
+    return [had, failed, leases, free, dead]

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from outlive.node.role_addresses import Place
-from outlive.node.services.metadata import METADATA_ADDRESS
+from outlive.node.services.callers import METADATA_ADDRESS
 from outlive.node.services.served_networks import ServedNetwork
-from outlive.resources.cluster import AddressPhase, SystemNetwork, SystemNetworkName
+from outlive.resources import AddressPhase, SystemNetwork, SystemNetworkName
 
 LOOPBACK: Final = "lo"
 UPSTREAM: Final[tuple[SystemNetworkName, ...]] = ("upstream",)

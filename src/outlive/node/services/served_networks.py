@@ -14,9 +14,36 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.resources import VirtualNetwork
-from outlive.resources.networks import DhcpReservation, FirewallRule, Subnet
+from outlive.base import BadInput
+from outlive.resources import DhcpReservation, FirewallRule, Subnet, VirtualNetwork
+
+# Section ``services`` of a host's configuration: what it serves to managed networks while it is the primary.
+
+PUBLIC_DIR: Final = "/run/outlive-services"
+
+
+class ServicesSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Section ``services``. It counts on coordinators whose section ``links`` makes networks."""
+
+    managed_networks: bool = True
+    """Whether the primary serves managed networks: gateways, DHCP, metadata, firewall."""
+    name_server: bool = True
+    """Whether it serves DNS for all managed networks on its floating addresses; needs PowerDNS."""
+    default_name_server: str = "ns.local"
+    """Default name of the name server in zones."""
+    public_dir: str = PUBLIC_DIR
+    """Folder of files for unprivileged programs; it may be empty after a boot."""
+    dnsmasq: str = "dnsmasq"
+    """The DHCP server."""
+    pdns: str = "pdns_server"
+    """The name server."""
+
+    def __post_init__(self) -> None:
+        server = self.default_name_server
+        if DOMAIN.fullmatch(server) is None:
+            place = "services.defaultNameServer"
+            raise BadInput(f"{server!r} is no name", place=place, remedy="write one such as ns.example")
+
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -198,14 +225,18 @@ def view_networks(
             refused[view.name] = f"domain {view.domain} is that of {other} (give it another)"
             continue
         own = [one.network for one in view.subnets]
-        both = next(((one, other, name) for one in own for name, other in taken if _overlap(one, other)), None)
+        both = next(
+            (
+                (one, other, name)
+                for one in own
+                for name, other in taken
+                if one.version == other.version and one.overlaps(other)
+            ),
+            None,
+        )
         if both is not None:
             refused[view.name] = f"{both[0]} overlaps {both[1]} of {both[2]} (write another subnet)"
             continue
         taken += [(view.name, one) for one in own]
         served[view.name] = view
     return served, refused
-
-
-def _overlap(one: _Network, other: _Network) -> bool:
-    return one.version == other.version and one.overlaps(other)

@@ -1,11 +1,12 @@
 """Hard affinity rules where a virtual machine comes to this host: a move brings it, or it is to start here.
 
-Whoever assigned it had looked before. This is a fresh look after that was written, so that of two that come at once at
-least one sees the other. Of a group that starts on several hosts at once the first by name goes first, once it is known
-that no other one has begun. Whoever has been let in stays, also while it starts again in place. Nothing is read for a
-virtual machine without such rules, or that may not start yet for another reason; for an anti-affinity rule those of
-this host are listed, and for an affinity rule all, where no other of its group is here. Soft rules, zones and limits of
-hosts are not looked at: nothing but where others are changes between a choice and an arrival.
+The process that assigned it looked before. This is a fresh look after that was written, so that of two that come at
+once at least one sees the other. Of a group that starts on several hosts at once the first by name goes first, once it
+is known that no other one has begun. A virtual machine that has been let in stays, also while it starts again in place.
+Nothing is read for a virtual machine without such rules, or that may not start yet for another reason; for an
+anti-affinity rule those of this host are listed, and for an affinity rule all, where no other of its group is here.
+Soft rules, zones and limits of hosts are not looked at: nothing but where others are changes between a choice and an
+arrival.
 """
 
 from __future__ import annotations
@@ -14,28 +15,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from outlive.base.natural import natural_key
+from outlive.base import natural_key
 from outlive.node.migration.record import P, abort
 from outlive.node.vm.context import VmContext, VmMemory
-from outlive.node.vm.selection import MEBIBYTE, survey, works
+from outlive.node.vm.selection import MEBIBYTE, is_working, survey_hosts
 from outlive.node.vm.start import SOON_S, Ruling, start, start_turn
-from outlive.node.vm.states import active_move, is_to_run, of_host, rejected_by
-from outlive.placement.rules import (
+from outlive.node.vm.states import active_move, entries_of_host, is_to_run, rejected_by
+from outlive.placement import (
     AFFINITY,
     ANTI_AFFINITY,
-    Demands,
     Peers,
-    companions,
+    VmConstraints,
     demands_of,
+    find_companions,
     judge,
     judge_together,
 )
-from outlive.resources import HOST_LABEL, VirtualMachine
-from outlive.resources.policies import AffinityRule
-from outlive.resources.reasons import MigrationReason, reason, render
-from outlive.resources.vms import Migration
-from outlive.store import list_all
-from outlive.store.selectors import Selector
+from outlive.resources import HOST_LABEL, AffinityRule, VirtualMachine
+from outlive.resources.reasons import MigrationReason, make_reason, render
+from outlive.store import Selector, list_all
 
 _INCOMING: Final = "incoming"
 YIELD_S: Final = 5.0
@@ -43,28 +41,28 @@ YIELD_S: Final = 5.0
 yet has ended in an entry by then."""
 
 
-def _of_policy(vm: VirtualMachine, policy: str) -> tuple[AffinityRule, ...]:
+def _rules_of_policy(vm: VirtualMachine, policy: str) -> tuple[AffinityRule, ...]:
     return tuple(rule for rule in vm.spec.affinity_rules if rule.policy == policy)
 
 
-def _conflict(vm: VirtualMachine, other: VirtualMachine, host: str) -> str | None:
+def _find_conflict(vm: VirtualMachine, other: VirtualMachine, host: str) -> str | None:
     """How it is against a rule that one comes to the host where the other is, or goes; ``None``: it is not."""
-    peers, apart = Peers(), _of_policy(vm, ANTI_AFFINITY)
+    peers, apart = Peers(), _rules_of_policy(vm, ANTI_AFFINITY)
     if other.host == host:
         peers.put(other.name, [rule for rule in other.spec.affinity_rules if rule in apart], (host,))
-    return _refusal(vm, apart, host, peers)
+    return _find_refusal(vm, apart, host, peers)
 
 
-def _refusal(vm: VirtualMachine, rules: tuple[AffinityRule, ...], host: str, peers: Peers) -> str | None:
-    refusal = judge(Demands(id=vm.name, rules=rules), host, peers).refusal
+def _find_refusal(vm: VirtualMachine, rules: tuple[AffinityRule, ...], host: str, peers: Peers) -> str | None:
+    refusal = judge(VmConstraints(id=vm.name, rules=rules), host, peers).refusal
     return None if refusal is None else render(refusal).text
 
 
 async def _local_vms(node: VmContext) -> Mapping[str, VirtualMachine]:
     """Those that are assigned to it, or were a moment ago, and those that run here and are assigned elsewhere."""
-    labelled = Selector.labels({HOST_LABEL: node.host})
+    labelled = Selector.from_labels({HOST_LABEL: node.host})
     found = {one.name: one async for one in list_all(node.store, VirtualMachine, selector=labelled)}
-    for name in node.domains.names():
+    for name in node.domains.list_names():
         leaving = await node.read(name) if name not in found else None
         if leaving is not None:
             found[name] = leaving
@@ -80,25 +78,28 @@ async def refuses_move(node: VmContext, vm: VirtualMachine) -> str:
     Of two that were not let in yet, the first by name calls the move of the other off before it goes on: in the record
     by which that one would be let in, since an earlier look may not have seen this one.
     """
-    if not _of_policy(vm, ANTI_AFFINITY):
+    if not _rules_of_policy(vm, ANTI_AFFINITY):
         return ""
     for one in (await _local_vms(node)).values():
-        why = _conflict(vm, one, node.host)
+        why = _find_conflict(vm, one, node.host)
         if why is None or one.name == vm.name:
             continue
-        move, back = active_move(one), _conflict(one, vm, node.host)
-        if move is not None and back is not None and one.name > vm.name and _not_let_in(one, move, node.host):
-            await abort(node, one.name, move, reason(MigrationReason.AGAINST_RULE, why=back), frozenset({P.REQUESTED}))
+        move, back = active_move(one), _find_conflict(one, vm, node.host)
+        if (
+            move is not None
+            and back is not None
+            and one.name > vm.name
+            and (move.target, move.phase) == (node.host, P.REQUESTED)
+            and all(entry.hypervisor != node.host for entry in one.status.holders)
+        ):
+            await abort(
+                node, one.name, move, make_reason(MigrationReason.AGAINST_RULE, why=back), frozenset({P.REQUESTED})
+            )
             now = await node.read(one.name)
-            if now is None or _conflict(vm, now, node.host) is None:
+            if now is None or _find_conflict(vm, now, node.host) is None:
                 continue
         return why
     return ""
-
-
-def _not_let_in(vm: VirtualMachine, move: Migration, host: str) -> bool:
-    entered = any(one.hypervisor == host for one in vm.status.holders)
-    return move.target == host and move.phase is P.REQUESTED and not entered
 
 
 # One that is to start here
@@ -109,17 +110,17 @@ async def start_by_rules(node: VmContext, vm: VirtualMachine, memory: VmMemory) 
     turn = await start_turn(node, vm, memory)
     if turn.wait_s is not None:
         return turn.wait_s
-    with _arrival(node, vm) as alone:
+    with _register_arrival(node, vm) as alone:
         if not alone:
             return SOON_S
-        return await start(node, vm, memory, turn, lambda now: _judged(node, now, memory))
+        return await start(node, vm, memory, turn, lambda now: _judge_start(node, now, memory))
 
 
 @contextmanager
-def _arrival(node: VmContext, vm: VirtualMachine) -> Iterator[bool]:
+def _register_arrival(node: VmContext, vm: VirtualMachine) -> Iterator[bool]:
     """From the look whether it may start to its own entry. Whether no other that it is to be kept apart from is between
     these two as well; else it comes after that one."""
-    apart = _of_policy(vm, ANTI_AFFINITY)
+    apart = _rules_of_policy(vm, ANTI_AFFINITY)
     alone = not any(rule in apart for rules in node.arriving.values() for rule in rules)
     if alone:
         node.arriving[vm.name] = apart
@@ -130,15 +131,15 @@ def _arrival(node: VmContext, vm: VirtualMachine) -> Iterator[bool]:
             del node.arriving[vm.name]
 
 
-async def _judged(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> Ruling:
+async def _judge_start(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> Ruling:
     """Whether it may start here. Errors of the store.
 
     Moves to this host of those that it is to be kept apart from are called off, while that goes. Then it must not start
     beside one that runs here, or was let in to; nor apart from its group where that is on other hosts that work. What
     nobody wants to run, or what its own host has rejected, is nowhere. A VM that held this host before may start again.
     """
-    apart, together = _of_policy(vm, ANTI_AFFINITY), _of_policy(vm, AFFINITY)
-    if not (apart or together) or of_host(vm, node.lease.me):
+    apart, together = _rules_of_policy(vm, ANTI_AFFINITY), _rules_of_policy(vm, AFFINITY)
+    if not (apart or together) or entries_of_host(vm, node.lease.me):
         return Ruling()
     peers, with_it = Peers(), set[AffinityRule]()
     for one in (await _local_vms(node)).values():
@@ -146,37 +147,30 @@ async def _judged(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> Ruli
             continue
         if any(entry.hypervisor == node.host and entry.role != _INCOMING for entry in one.status.holders):
             with_it.update(rule for rule in together if rule in one.spec.affinity_rules)
-        now = await _occupies(node, vm, one)
-        if now is not None:
+        now: VirtualMachine | None = one
+        move, conflict = active_move(one), _find_conflict(one, vm, node.host)
+        if move is not None and move.target == node.host and conflict is not None:
+            await abort(node, one.name, move, make_reason(MigrationReason.AGAINST_RULE, why=conflict))
+            now = await node.read(one.name)
+        if now is None:
+            continue
+        comes = now.host == node.host and active_move(now) is not None
+        if comes or any(entry.hypervisor == node.host and entry.role != _INCOMING for entry in now.status.holders):
             peers.put(one.name, [rule for rule in apart if rule in now.spec.affinity_rules], (node.host,))
-    why = _refusal(vm, apart, node.host, peers)
+    why = _find_refusal(vm, apart, node.host, peers)
     if why is not None:
         return Ruling(why)
-    return await _beside_its_group(node, vm, tuple(rule for rule in together if rule not in with_it), memory)
+    return await _judge_place_beside_group(node, vm, tuple(rule for rule in together if rule not in with_it), memory)
 
 
-async def _occupies(node: VmContext, vm: VirtualMachine, other: VirtualMachine) -> VirtualMachine | None:
-    """The other one as it is now, if it runs here, or will; its move to here is called off where that goes."""
-    move, why = active_move(other), _conflict(other, vm, node.host)
-    now: VirtualMachine | None = other
-    if move is not None and move.target == node.host and why is not None:
-        await abort(node, other.name, move, reason(MigrationReason.AGAINST_RULE, why=why))
-        now = await node.read(other.name)
-    if now is None:
-        return None
-    comes = now.host == node.host and active_move(now) is not None
-    holds = any(one.hypervisor == node.host and one.role != _INCOMING for one in now.status.holders)
-    return now if comes or holds else None
-
-
-async def _beside_its_group(
+async def _judge_place_beside_group(
     node: VmContext, vm: VirtualMachine, rules: tuple[AffinityRule, ...], memory: VmMemory
 ) -> Ruling:
     """Whether it may start where its group is to be; ``rules``: its affinity rules of which nobody has an entry here.
 
     Where others of it have an entry on hosts that work, it goes there. Else all of them go where the first by name is
-    assigned. The first waits while others are elsewhere, until whoever did not know of it yet has an entry; and it does
-    not start on a host that is closed to one of its group while another host may have all of them.
+    assigned. The first waits while others are elsewhere, until each host that did not know of it yet has an entry; and
+    it does not start on a host that is closed to one of its group while another host may have all of them.
     """
     if not rules:
         return Ruling()
@@ -186,25 +180,25 @@ async def _beside_its_group(
         shared = [rule for rule in rules if rule in one.spec.affinity_rules]
         if not shared or one.name == vm.name or not _is_placed(one):
             continue
-        for host in one.hosts() - known.keys():
-            known[host] = await works(node.store, host)
-        at = {node.host} if one.status.home == node.host else {host for host in one.hosts() if known[host]}
+        for host in one.involved_hosts() - known.keys():
+            known[host] = await is_working(node.store, host)
+        at = {node.host} if one.status.home == node.host else {host for host in one.involved_hosts() if known[host]}
         if one.status.holders:
             begun.put(one.name, shared, sorted(at, key=natural_key))
         elif at:
             others[one.name] = (shared, at)
-    if why := _refusal(vm, rules, node.host, begun):
+    if why := _find_refusal(vm, rules, node.host, begun):
         return Ruling(why)
-    if any(begun.on(rule, vm.name, node.host) for rule in rules):
+    if any(begun.members_on(rule, vm.name, node.host) for rule in rules):
         return Ruling()
-    if why := await _closed_to_its_group(node, vm, everyone, memory):
+    if why := await _explain_closed_to_group(node, vm, everyone, memory):
         return Ruling(why)
     first = min(others, default=vm.name)
     if first < vm.name:
         shared, at = others[first]
         leader = Peers()
         leader.put(first, shared, sorted(at, key=natural_key))
-        if why := _refusal(vm, rules, node.host, leader):
+        if why := _find_refusal(vm, rules, node.host, leader):
             return Ruling(why)
     if all(node.host in at for _, at in others.values()):
         return Ruling()
@@ -214,7 +208,7 @@ async def _beside_its_group(
     return Ruling(wait_s=max(0.0, memory.yields_until_s - now_s))
 
 
-async def _closed_to_its_group(
+async def _explain_closed_to_group(
     node: VmContext, vm: VirtualMachine, everyone: Sequence[VirtualMachine], memory: VmMemory
 ) -> str:
     """Why this host is not for all of its group, which runs nowhere, while another is; empty: it is, or no other is.
@@ -223,14 +217,14 @@ async def _closed_to_its_group(
     does one that nobody would start elsewhere, by its policy.
     """
     demands = [demands_of(one) for one in everyone if one.name == vm.name or is_to_run(one)]
-    group = companions(demands_of(vm), demands)
+    group = find_companions(demands_of(vm), demands)
     if len(group) < 2 or memory.left_to_group or vm.spec.recovery.mode in ("hold", "ignore"):
         return ""
     names, peers = {one.id for one in group}, Peers()
     for one in everyone:
         if one.name not in names and _is_placed(one):
-            peers.put(one.name, one.spec.affinity_rules, one.hosts())
-    hosts = await survey(node.store)
+            peers.put(one.name, one.spec.affinity_rules, one.involved_hosts())
+    hosts = await survey_hosts(node.store)
     closed = judge_together(group, node.host, peers, hosts.facts.get(node.host))
     if closed is None:
         return ""

@@ -16,16 +16,11 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import Clock, OutliveError, as_datetime, get_logger
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import ConsoleLogs, LogEnd, LogStamp, VmContext
-from outlive.resources import Console, ObjectMeta
-from outlive.resources.consoles import CONSOLE_BYTES
-from outlive.runtime.decisions import Decision
-from outlive.runtime.retention import Sweeper
-from outlive.runtime.units import Count
+from outlive.resources import CONSOLE_BYTES, Console, ObjectMeta
+from outlive.runtime import Count, Decision, Periodic, Sweeper
 from outlive.store import Store, compare_and_swap
 
 LOOK_S: Final = 0.5
@@ -61,10 +56,10 @@ def console_tail(given: TailInput) -> TailResult:
 
     Bytes that are no UTF-8 become U+FFFD. Whole lines are left out, the oldest first, until the rest fits.
     """
-    return TailResult(text=tail(bytes.fromhex("".join(given.chunks_hex)), given.lines, given.max_bytes))
+    return TailResult(text=keep_tail(bytes.fromhex("".join(given.chunks_hex)), given.lines, given.max_bytes))
 
 
-def tail(raw: bytes, lines: int, max_bytes: int) -> str:
+def keep_tail(raw: bytes, lines: int, max_bytes: int) -> str:
     """The same of bytes."""
     found = [f"{line}\n" for line in raw.decode(errors="replace").split("\n")]
     found[-1] = found[-1][:-1]
@@ -128,11 +123,9 @@ class ConsoleWatcher:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await self._node.clock.sleep(LOOK_S)
-            await self.look()
+        await Periodic(self.inspect, LOOK_S, clock=self._node.clock, wait_first=True).run()
 
-    async def look(self, *, last: bool = False) -> None:
+    async def inspect(self, *, last: bool = False) -> None:
         """One look; ``last``: whatever has changed is written, because no other look follows."""
         node, now_s = self._node, self._node.clock.monotonic()
         if not node.lease.held or not node.settings.console_lines or (now_s < self._not_before_s and not last):
@@ -144,7 +137,7 @@ class ConsoleWatcher:
         due = {vm: one.stamp for vm, one in self._watched.items() if last or vm in ended or now_s >= one.not_before_s}
         changed: Mapping[str, LogEnd] = {}
         try:
-            changed = await self._logs.changed(due, CONSOLE_BYTES)
+            changed = await self._logs.read_changed(due, CONSOLE_BYTES)
         except OutliveError as error:
             _log.warning("console.not_read", host=node.host, error=str(error))
         for vm in due:
@@ -162,7 +155,7 @@ class ConsoleWatcher:
     async def _write(self, vm: str, end: LogEnd) -> bool:
         """Whether the store was asked to write."""
         node, watched = self._node, self._watched[vm]
-        text = tail(end.raw, node.settings.console_lines, CONSOLE_BYTES)
+        text = keep_tail(end.raw, node.settings.console_lines, CONSOLE_BYTES)
         digest = hashlib.sha256(text.encode()).digest()
         found = node.informer.get(vm)
         watched.not_before_s = node.clock.monotonic() + watched.pause_s

@@ -14,12 +14,11 @@ from typing import Annotated, Final, Literal, Protocol, TypeVar
 import msgspec
 from msgspec import Meta
 
-from outlive.base.clock import Clock
-from outlive.base.ids import Ids
+from outlive.base import Clock, Ids
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import DesiredState
 from outlive.node.links.reconciler import LinkReconciler
-from outlive.node.links.traffic import TrafficMeter
+from outlive.node.links.vm_ports import TrafficMeter
 from outlive.node.membership.holders import may_run_unknown
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
@@ -38,20 +37,24 @@ from outlive.node.ports import (
 )
 from outlive.node.storage_watch import StorageLosses
 from outlive.node.vm.domains import ForeignDomains, LocalDomains
-from outlive.node.vm.states import followed, mine
-from outlive.placement.rules import function_refusal
-from outlive.resources import HOST_LABEL, Fault, Holder, Membership, ObjectRef, VirtualMachine
-from outlive.resources.consoles import CONSOLE_LINES
-from outlive.resources.hosts import LOG_LINES
-from outlive.resources.policies import AffinityRule
-from outlive.resources.reasons import Reason
-from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.vms import RUN_FINALIZER, VirtualMachineStatus
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.faults import FaultSet, fault_name
-from outlive.runtime.informer import Informer
-from outlive.runtime.units import Duration
-from outlive.store import Store, compare_and_swap, read
+from outlive.node.vm.states import check_phase, own_entries
+from outlive.placement import function_refusal
+from outlive.resources import (
+    CONSOLE_LINES,
+    HOST_LABEL,
+    LOG_LINES,
+    RUN_FINALIZER,
+    AffinityRule,
+    Fault,
+    Holder,
+    Membership,
+    ObjectRef,
+    VirtualMachine,
+    VirtualMachineStatus,
+)
+from outlive.resources.reasons import FaultCode, Reason
+from outlive.runtime import DecisionLog, Duration, FaultSet, Informer, fault_name
+from outlive.store import Store, change_status, compare_and_swap, read
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -60,59 +63,59 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     # the timing of fencing is not here: it is a profile, because fencers and hosts have to agree upon it
 
     look: Duration = Duration(5.0)
-    """How often the daemon reads what is wanted of its host, and lists its domains in case one ended by itself."""
+    """How often the daemon reads the wanted state of its host and lists its domains."""
     usage: Duration = Duration(30.0)
-    """How often the host's figures are published."""
+    """How often the host's measurements are published."""
     storage_statistics: Duration = Duration(30.0)
-    """How often the primary coordinator asks the storage cluster how it does; 0: never."""
+    """How often the primary coordinator queries the storage cluster; 0: never."""
     write_limit: Duration = Duration(2.0)
     """How long one renewal may take before it counts as lost."""
     call_limit: Duration = Duration(30.0)
-    """How long the hypervisor may take for one call, except those that have limits of their own."""
+    """How long other calls of the hypervisor may take."""
     create_limit: Duration = Duration(60.0)
     """How long creating a domain may take."""
     shutdown_limit: Duration = Duration(180.0)
     """How long a guest may take to shut down before it is stopped hard."""
     going_down: Literal["shutdown", "leave"] = "shutdown"
-    """Whether guests are asked to end when the daemon stops because its machine goes down."""
+    """What happens to guests when the machine shuts down."""
     starts: int = 16
     """Virtual machines that are started at once."""
     start_after_limit: Duration = Duration(180.0)
-    """How long a virtual machine waits for those that it starts after (``spec.startAfter``); 0: it waits for nobody."""
+    """How long a VM waits for those in its ``spec.startAfter``; 0: it does not wait."""
     moves: int = 2
-    """Live moves at once out of this host, and as many into it."""
+    """Concurrent live moves out of this host, and into it."""
     move_limit: Duration = Duration(30.0)
     """How long the other side of a move may take for its next step."""
     transfer_limit: Duration = Duration(900.0)
-    """How long a live transfer may be no nearer to its end before it is called off; 0: without end."""
+    """How long a live transfer may make no progress before it is called off; 0: no limit."""
     downtime_ms: int = 300
     """The longest pause of a guest while it moves live."""
     migration_bandwidth_mib_s: int = 0
     """MiB a second that one live move may use; 0: no limit."""
     migration_auto_converge: bool = True
-    """Whether a guest is slowed down where it changes its memory faster than that is sent."""
+    """Slow a guest down if it changes memory faster than that is sent."""
     migration_post_copy: bool = False
     """Whether a guest may run at its target before all of its memory is there."""
     migration_post_copy_after: Duration = Duration(30.0)
-    """Post-copy is for the second attempt of a live move, where the first was not done within this time; 0: for all."""
+    """Time for the first attempt of a live move, before the second one uses post-copy; 0: all use it."""
     migration_multifd: int = 0
-    """Connections that send a guest's memory side by side; 0: one sends everything."""
+    """Parallel connections for a guest's memory; 0: one."""
     migration_tls: bool = False
     """Whether guests are sent encrypted."""
     migration_limit: Duration = Duration(0.0)
     """After so long a live move is called off and tried again; 0: only by ``transferLimit``."""
     drain_wait: Duration = Duration(120.0)
-    """How long emptying a host waits for one virtual machine before it goes on with the next."""
+    """How long a drain waits for one VM before it takes the next."""
     require_fit: bool = True
-    """Whether a virtual machine only moves to hosts that have the memory for it."""
+    """Whether a VM only moves to hosts that have the memory for it."""
     mem_means: Literal["provisioned", "free"] = "provisioned"
-    """What the selector ``mem`` looks at."""
+    """Figure for the selector ``mem``."""
     log_lines: Annotated[int, Meta(ge=0, le=LOG_LINES)] = 0
-    """Lines of its own log that the daemon keeps in the store, for ``outlive host log``; 0: none."""
+    """Log lines in the store, for ``outlive host log``; 0: none."""
     console_lines: Annotated[int, Meta(ge=0, le=CONSOLE_LINES)] = 1000
-    """Lines of each guest's serial console that are kept in the store; 0: none."""
+    """Lines of each guest's console in the store; 0: none."""
     store_cas_per_s: float | None = None
-    """Compare-and-swaps that the store was measured to do each second; absent: not measured."""
+    """Measured compare-and-swaps of the store a second; absent: not measured."""
 
 
 T = TypeVar("T")
@@ -124,24 +127,24 @@ def settings_of(vm: VirtualMachine, settings: NodeSettings) -> MigrationSettings
     """How it moves while it runs: as the VM says, else as the daemon is set."""
     spec = vm.spec
 
-    def first(own: T | None, otherwise: T) -> T:
+    def choose(own: T | None, otherwise: T) -> T:
         return otherwise if own is None else own
 
     asked_ms = spec.migration_downtime_ms
-    post_copy = first(spec.migration_post_copy, settings.migration_post_copy)
+    post_copy = choose(spec.migration_post_copy, settings.migration_post_copy)
     return MigrationSettings(
         downtime_ms=asked_ms if asked_ms is not None and asked_ms > 0 else settings.downtime_ms,
-        bandwidth_mib_s=first(spec.migration_bandwidth_mib_s, settings.migration_bandwidth_mib_s),
-        auto_converge=first(spec.migration_auto_converge, settings.migration_auto_converge),
+        bandwidth_mib_s=choose(spec.migration_bandwidth_mib_s, settings.migration_bandwidth_mib_s),
+        auto_converge=choose(spec.migration_auto_converge, settings.migration_auto_converge),
         post_copy=post_copy,
-        multifd=0 if post_copy else first(spec.migration_multifd, settings.migration_multifd),
-        tls=first(spec.migration_tls, settings.migration_tls),
-        time_limit_s=first(spec.migration_limit_s, float(settings.migration_limit)),
+        multifd=0 if post_copy else choose(spec.migration_multifd, settings.migration_multifd),
+        tls=choose(spec.migration_tls, settings.migration_tls),
+        time_limit_s=choose(spec.migration_limit_s, float(settings.migration_limit)),
         stall_limit_s=float(settings.transfer_limit),
     )
 
 
-def of_attempt(settings: MigrationSettings, attempt: int, after_s: float) -> MigrationSettings:
+def settings_for_attempt(settings: MigrationSettings, attempt: int, after_s: float) -> MigrationSettings:
     """Post-copy is for what is not done without it in time: a guest is lost where either side fails during it."""
     if not settings.post_copy or attempt == POST_COPY_ATTEMPT or after_s <= 0:
         return settings
@@ -273,7 +276,7 @@ class LogEnd(msgspec.Struct, frozen=True):
 class ConsoleLogs(Protocol):
     """What guests of this host wrote to their consoles."""
 
-    async def changed(self, known: Mapping[str, LogStamp | None], most: int) -> Mapping[str, LogEnd]:
+    async def read_changed(self, known: Mapping[str, LogStamp | None], most: int) -> Mapping[str, LogEnd]:
         """Of these virtual machines those whose log is not as it is known, with at most ``most`` bytes of its end.
 
         A log that is missing, or is no file that can be read, is left out. ``Unavailable`` where the disk hangs.
@@ -390,43 +393,43 @@ class VmContext:
         self.lease = LeaseRenewer(self)
         self.foreign = ForeignDomains(self.domains, self.store, self.clock, self.host)
 
-    async def isolated(self, epoch: int) -> bool:
+    async def is_isolated(self, epoch: int) -> bool:
         """Whether storage or network isolates that epoch of this host now. ``Unavailable`` where that was not said."""
-        return await self.isolation.isolates(self.host, epoch)
+        return await self.isolation.is_isolated(self.host, epoch)
 
     @property
     def frozen(self) -> bool:
         """Whether the cluster is disarmed so that VMs stay as they are."""
         return self.desired.cluster_spec.disarmed_mode(self.clock.now()) == "freeze"
 
-    def memory(self, vm: str) -> VmMemory:
+    def memory_of(self, vm: str) -> VmMemory:
         """Of this virtual machine."""
         return self.memories.setdefault(vm, VmMemory())
 
-    def known(self, vm: str) -> bool:
+    def was_read(self, vm: str) -> bool:
         """Whether the store as it is now has had a document of it: if that is missing, somebody has deleted it.
 
         A store that was restored from a backup may miss one that was made since.
         """
         return self.read_in.get(vm) == self.desired.incarnation
 
-    async def confirmed(self) -> bool:
+    async def confirm_store(self) -> bool:
         """Whether the store has not gone back behind this host's membership; else that is renewed soon."""
         if await self.lease.is_current():
             return True
         self.lease.renew_soon()
         return False
 
-    def entry(self, vm: VirtualMachine) -> Holder | None:
+    def find_entry(self, vm: VirtualMachine) -> Holder | None:
         """This host's entry of the run that is here."""
         domain = self.domains.by_vm.get(vm.name)
-        entries = mine(vm, self.lease.me) if domain is not None else ()
+        entries = own_entries(vm, self.lease.me) if domain is not None else ()
         return next((one for one in entries if domain is not None and one.run_id == domain.run_id), None)
 
-    def runs(self, vm: VirtualMachine) -> bool:
+    def is_running(self, vm: VirtualMachine) -> bool:
         """Whether the last look showed a running domain here, of a run that this host holds."""
         domain = self.domains.by_vm.get(vm.name)
-        return domain is not None and domain.state is DomainState.RUNNING and self.entry(vm) is not None
+        return domain is not None and domain.state is DomainState.RUNNING and self.find_entry(vm) is not None
 
     # What the store has of it
 
@@ -447,15 +450,15 @@ class VmContext:
         away, or others keep changing the virtual machine.
         """
 
-        def changed(now: VirtualMachine | None) -> VirtualMachine | None:
-            status = change(now) if now is not None else None
-            if now is None or status is None:
+        def apply_change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            status = change(now)
+            if status is None:
                 return None
             if not is_related(self.host, now) and status != _replace(now.status, holders=status.holders):
                 return None
-            return _replace(now, status=_replace(status, phase=followed(now, status.phase)))
+            return _replace(status, phase=check_phase(now, status.phase))
 
-        return await compare_and_swap(self.store, VirtualMachine, vm, changed, clock=self.clock)
+        return await change_status(self.store, VirtualMachine, vm, apply_change, clock=self.clock)
 
     async def unknown_run(self, vm: str) -> str:
         """What some host reports of a domain of this name that the store did not know; empty: nobody reports one, or
@@ -490,12 +493,12 @@ class VmContext:
         Not where this host has nothing to do with it any more, except to set right what it labelled itself.
         """
 
-        def labelled(now: VirtualMachine | None) -> VirtualMachine | None:
+        def set_label(now: VirtualMachine | None) -> VirtualMachine | None:
             if now is None or not (is_related(self.host, now) or host == now.host):
                 return None
             return _replace(now, metadata=_replace(now.metadata, labels={**now.metadata.labels, HOST_LABEL: host}))
 
-        await compare_and_swap(self.store, VirtualMachine, vm, labelled, clock=self.clock, half="spec")
+        await compare_and_swap(self.store, VirtualMachine, vm, set_label, clock=self.clock, half="spec")
 
     async def assign(self, vm: str, host: str, change: Change) -> VirtualMachine | None:
         """A change that assigns it to ``host``: the label first, and set right again where it is not assigned there.
@@ -512,7 +515,7 @@ class VmContext:
             await self.relabel(vm, now.hypervisor)
         return after
 
-    async def members(self, vm: VirtualMachine) -> tuple[MemberView, ...]:
+    async def read_members(self, vm: VirtualMachine) -> tuple[MemberView, ...]:
         """The memberships of all holders; this host's own as the store last showed it."""
         record = self.lease.record
         own = () if record is None else (MemberView(host=self.host, uid=self.lease.me.uid, record=record),)
@@ -522,7 +525,7 @@ class VmContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenVm:
     """A virtual machine as its document was read just now, and what a look after that has shown of it here."""
 
     node: VmContext

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import OutliveError, get_logger
 from outlive.node.ports import Domain
 from outlive.node.storage_loss import LossKind
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.start import rejection_by, report_running
-from outlive.node.vm.states import mine
+from outlive.node.vm.states import own_entries
 from outlive.node.vm.stop import destroy, release
-from outlive.resources import VirtualMachine
-from outlive.resources.policies import limits_of
-from outlive.resources.reasons import VmReason, reason
+from outlive.resources import VirtualMachine, limits_of
+from outlive.resources.reasons import VmReason, make_reason
 
 AGAIN_S: Final = 5.0
 """Between two tries to end one."""
@@ -33,7 +31,7 @@ async def leave_dead_storage(node: VmContext, vm: VirtualMachine, memory: VmMemo
     """End it and hand it to recovery; in how many seconds to look again."""
     loss = node.losses.by_vm.get(vm.name)
     domain = node.domains.by_vm.get(vm.name)
-    if loss is None or (domain is not None and domain.run_id != loss.run_id) or not await node.confirmed():
+    if loss is None or (domain is not None and domain.run_id != loss.run_id) or not await node.confirm_store():
         return AGAIN_S
     _log.warning("vm.leaves_dead_storage", vm=vm.name, host=node.host, kind=loss.kind, why=loss.why)
     if not await destroy(node, vm.name, run_id=loss.run_id):
@@ -46,14 +44,14 @@ async def leave_dead_storage(node: VmContext, vm: VirtualMachine, memory: VmMemo
     return await hand_over(node, vm, memory)
 
 
-def has_left(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> bool:
+def has_ended_run(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> bool:
     """Whether this host ended its run because of dead storage, and could not tell recovery yet."""
-    return any(one.run_id == memory.left_storage[0] for one in mine(vm, node.lease.me))
+    return any(one.run_id == memory.left_storage[0] for one in own_entries(vm, node.lease.me))
 
 
 async def hand_over(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> float | None:
     """Tell recovery that it left dead storage, and remove its entry; in how many seconds to look again."""
-    why = reason(VmReason.LEFT_STORAGE, host=node.host, why=memory.left_storage[1])
+    why = make_reason(VmReason.LEFT_STORAGE, host=node.host, why=memory.left_storage[1])
     if not await release(node, vm.name, rejection=rejection_by(node, vm, why)):
         return AGAIN_S
     memory.left_storage = ("", "")
@@ -72,7 +70,7 @@ async def run_on(node: VmContext, vm: VirtualMachine, domain: Domain, memory: Vm
         return RUN_ON_S[0]
     if now_s < memory.resume_s:
         return memory.resume_s - now_s
-    if not await node.confirmed():
+    if not await node.confirm_store():
         return AGAIN_S
     wait_s = RUN_ON_S[min(memory.resumed, len(RUN_ON_S) - 1)]
     memory.resumed, memory.resume_s = memory.resumed + 1, now_s + wait_s
@@ -81,5 +79,5 @@ async def run_on(node: VmContext, vm: VirtualMachine, domain: Domain, memory: Vm
         _log.info("vm.runs_on", vm=vm.name, host=node.host, tries=memory.resumed)
     except OutliveError as error:
         _log.warning("vm.not_resumed", vm=vm.name, host=node.host, error=str(error))
-    await node.domains.look()
+    await node.domains.refresh()
     return wait_s

@@ -1,7 +1,8 @@
 """The domains of this host as the hypervisor listed them last, creates that are under way, and foreign domains.
 
 Everybody in the daemon shares one picture. A listing that was asked for earlier never replaces one that was asked for
-later, so after ``look`` returns, the picture is not older than that call. Between two looks a domain may end by itself.
+later, so after ``refresh`` returns, the picture is not older than that call. Between two looks a domain may end by
+itself.
 """
 
 from __future__ import annotations
@@ -9,15 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import deadline
-from outlive.base.errors import OutliveError, Unavailable, Unknown
-from outlive.base.logging import get_logger
+from outlive.base import Clock, OutliveError, Unavailable, Unknown, deadline, get_logger
 from outlive.node.ports import Domain, DomainState, HypervisorPort
-from outlive.resources import Hypervisor, VirtualMachine
-from outlive.resources.definitions import has_uuid
-from outlive.store import Store, list_all
-from outlive.store.access import LIST_S, answered, read
+from outlive.resources import Hypervisor, VirtualMachine, has_uuid
+from outlive.store import LIST_S, Store, list_all, read, require_answer
 
 T = TypeVar("T")
 PRESENT: Final = frozenset({DomainState.RUNNING, DomainState.PAUSED})
@@ -53,11 +49,11 @@ class LocalDomains:
         self.on_look: Callable[[float], None] = lambda seconds: None
         """Called with the seconds that each listing took; it must not block."""
 
-    def names(self) -> tuple[str, ...]:
+    def list_names(self) -> tuple[str, ...]:
         """Virtual machines with a domain here or a create under way, sorted."""
         return tuple(sorted({*self.by_vm, *self.creating}))
 
-    def present(self) -> list[Domain]:
+    def list_present(self) -> list[Domain]:
         """Domains that count as virtual machines of this host, by name."""
         return [one for _, one in sorted(self.by_vm.items()) if one.state in PRESENT]
 
@@ -74,17 +70,17 @@ class LocalDomains:
         self.creating[vm] = run_id
         self._ended.pop(vm, None)
 
-    def ended(self, vm: str) -> None:
+    def note_created(self, vm: str) -> None:
         """The call that creates it came back, with whatever answer; only a look that begins now says what is here."""
         self._ended[vm] = self._asked
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Take a new picture. ``Unavailable`` if the hypervisor does not answer."""
         self._asked += 1
         asked, began_s = self._asked, self._clock.monotonic()
         try:
             with deadline(self._limit_s):
-                listed = await self.hypervisor.domains()
+                listed = await self.hypervisor.list_domains()
         except (TimeoutError, Unknown) as error:
             self.on_look(max(0.0, self._clock.monotonic() - began_s))
             raise Unavailable(f"the hypervisor did not list its domains: {error or 'no answer in time'}") from error
@@ -104,50 +100,54 @@ class LocalDomains:
             if before.get(vm) != self.by_vm.get(vm) or (vm in ended) != (vm in self.ending):
                 self.on_change(vm)
 
-    async def problems(self) -> tuple[str, ...]:
+    async def list_problems(self) -> tuple[str, ...]:
         """What else starts domains here (``HypervisorPort``). ``Unavailable`` where nobody answers in time."""
         try:
             with deadline(self._limit_s):
-                return await self.hypervisor.problems()
+                return await self.hypervisor.list_problems()
         except (TimeoutError, Unknown) as error:
             raise Unavailable(f"the hypervisor did not answer: {error or 'no answer in time'}") from error
 
-    async def look_once_started(self) -> None:
+    async def start_and_refresh(self) -> None:
         """Take a new picture, and start the hypervisor service where it does not answer: the guard may have stopped it.
 
         ``Unavailable`` if it does not answer then either.
         """
         try:
-            await self.look()
+            await self.refresh()
         except Unavailable:
             await self.start_service()
-            await self.look()
+            await self.refresh()
 
     async def shutdown(self, vm: str) -> None:
         """Ask the guest to end. ``Unknown`` where nobody answers in time; other errors as they come."""
-        await self._bounded(self.hypervisor.shutdown(vm), f"the request that {vm} shuts down")
+        await self._call_with_limit(self.hypervisor.shutdown(vm), f"the request that {vm} shuts down")
 
     async def resume(self, vm: str, run_id: str) -> None:
         """Let the paused or handed-over domain of that run go on. ``Unknown`` where nobody answers in time."""
-        await self._bounded(self.hypervisor.resume(vm, run_id=run_id), f"the request that {vm} runs on")
+        await self._call_with_limit(self.hypervisor.resume(vm, run_id=run_id), f"the request that {vm} runs on")
 
-    async def devices(self, vm: str, run_id: str) -> Mapping[str, str]:
+    async def list_devices(self, vm: str, run_id: str) -> Mapping[str, str]:
         """As of ``HypervisorPort``; ``Unknown`` where nobody answers in time."""
-        return await self._bounded(self.hypervisor.devices(vm, run_id=run_id), f"which devices {vm} has")
+        return await self._call_with_limit(self.hypervisor.list_devices(vm, run_id=run_id), f"which devices {vm} has")
 
     async def attach(self, vm: VirtualMachine, device: str, run_id: str) -> None:
         """As of ``HypervisorPort``; ``Unknown`` where nobody answers in time."""
-        await self._bounded(self.hypervisor.attach(vm, device, run_id=run_id), f"the request to attach {device}")
+        await self._call_with_limit(
+            self.hypervisor.attach(vm, device, run_id=run_id), f"the request to attach {device}"
+        )
 
     async def detach(self, vm: str, device: str, run_id: str) -> None:
         """As of ``HypervisorPort``; ``Unknown`` where nobody answers in time."""
-        await self._bounded(self.hypervisor.detach(vm, device, run_id=run_id), f"the request to detach {device}")
+        await self._call_with_limit(
+            self.hypervisor.detach(vm, device, run_id=run_id), f"the request to detach {device}"
+        )
 
     async def start_service(self) -> None:
         """See to it that the hypervisor service runs. ``Unknown`` where nobody answers in time."""
-        await self._bounded(self.hypervisor.start_service(), "the start of the hypervisor service")
+        await self._call_with_limit(self.hypervisor.start_service(), "the start of the hypervisor service")
 
-    async def _bounded(self, call: Awaitable[T], what: str) -> T:
+    async def _call_with_limit(self, call: Awaitable[T], what: str) -> T:
         try:
             with deadline(self._limit_s):
                 return await call
@@ -161,7 +161,7 @@ class LocalDomains:
         except OutliveError as error:
             _log.warning("domain.not_declined", vm=vm, error=str(error))
             certain = False
-        await self.look()
+        await self.refresh()
         return certain
 
     async def destroy(self, vm: str, *, run_id: str = "", uuid: str = "") -> bool:
@@ -171,7 +171,7 @@ class LocalDomains:
         kernel may be seen by nobody. Its domain stays in the picture until a later call is known to be done.
         """
         done = await self._end(self.hypervisor.destroy(vm, run_id=run_id, uuid=uuid), vm, run_id, uuid)
-        await self.look()
+        await self.refresh()
         left = self.foreign.get(uuid) if uuid else self.by_vm.get(vm)
         return done and (left is None or (run_id != "" and left.run_id != run_id))
 
@@ -224,10 +224,10 @@ class ForeignDomains:
         """Names of those that are, or of which nobody knows."""
         return tuple(sorted(one.vm for uuid, one in self._domains.foreign.items() if uuid not in self._strangers))
 
-    def block(self, vm: VirtualMachine) -> tuple[str, ...]:
+    def find_blockers(self, vm: VirtualMachine) -> tuple[str, ...]:
         """Names of those because of which this virtual machine must not start here now."""
         for one in self._domains.foreign.values():
-            if _is(one, vm):
+            if _is_same_vm(one, vm):
                 self._strangers.pop(one.uuid, None)
         return self.others
 
@@ -243,7 +243,12 @@ class ForeignDomains:
         if not self.others:
             return ()
         found = [one for one in self._domains.foreign.values() if one.uuid not in self._strangers]
-        vms = await self._vms(found)
+        vms: dict[str, str] = {}  # by the UUID of a domain; none where somebody else manages this host
+        with require_answer("which virtual machines there are", LIST_S):
+            host = await read(self._store, Hypervisor, self._host)
+            if host is None or host.spec.management == "node":
+                async for vm in list_all(self._store, VirtualMachine):
+                    vms |= {one.uuid: vm.name for one in found if _is_same_vm(one, vm)}
         for one in found:
             if one.uuid not in vms:
                 self._strangers[one.uuid] = now_s + STRANGER_S
@@ -252,18 +257,7 @@ class ForeignDomains:
             await self._domains.destroy(one.vm, uuid=one.uuid)
         return self.others
 
-    async def _vms(self, found: list[Domain]) -> dict[str, str]:
-        """UUID of a domain → which virtual machine of the store it is; none where somebody else manages this host."""
-        vms: dict[str, str] = {}
-        with answered("which virtual machines there are", LIST_S):
-            host = await read(self._store, Hypervisor, self._host)
-            if host is not None and host.spec.management != "node":
-                return vms
-            async for vm in list_all(self._store, VirtualMachine):
-                vms |= {one.uuid: vm.name for one in found if _is(one, vm)}
-        return vms
 
-
-def _is(domain: Domain, vm: VirtualMachine) -> bool:
+def _is_same_vm(domain: Domain, vm: VirtualMachine) -> bool:
     """Whether a domain that Outlive did not make is that virtual machine: by its UUID, since names are anybody's."""
     return domain.uuid == vm.name or has_uuid(vm.spec.definition, domain.uuid)

@@ -2,7 +2,7 @@
 
 A lock of this very host is stale where no domain of it has the disk, by what the hypervisor says of each. A lock of a
 host that was proven dead is stale as well. Any other may belong to a writer, and then nothing starts. Locks are the
-second line: the hold was acknowledged before they are read (docs/reference/node-decisions.md#rbdstart_locks).
+second line: the hold was acknowledged before they are read (docs/design/node-decisions.md#rbdstart_locks).
 
 A lock names the address of a client: whose that is, hosts say themselves (``status.storageAddress``). An address that
 no host says is a stranger's, and one that several say is of all of them, be it this host's own.
@@ -15,9 +15,10 @@ first may be older than its writing.
 
 A disk that several virtual machines share (``spec.sharedDisks``) is asked for no locks: a partner that lives has it
 open. Who held this very one is proven to write no more before it starts, as for every disk. Definitions keep away who
-does not share it (``unshared``): one that shares a disk waits for as long as another is defined that has it alone, and
-one that has it alone for as long as another may run that shares it. Each looks once its own hold is acknowledged, and
-what it looks at of the other was written before the other looked: of two that start at once at least one waits.
+does not share it (``find_unshared_user``): one that shares a disk waits for as long as another is defined that has it
+alone, and one that has it alone for as long as another may run that shares it. Each looks once its own hold is
+acknowledged, and what it looks at of the other was written before the other looked: of two that start at once at least
+one waits.
 
 What this does not give: a lock that is taken right after it was read; and guests that Outlive did not make, whose disks
 nobody asks for.
@@ -33,18 +34,15 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.deadline import deadline, set_within
-from outlive.base.errors import NotFound, OutliveError
-from outlive.base.logging import get_logger
-from outlive.node.membership.states import Reach, cut_off, fenced, member_view
+from outlive.base import NotFound, OutliveError, deadline, get_logger, set_within
+from outlive.node.membership.states import Reach, cut_off, is_fenced, member_view
 from outlive.node.ports import DiskLock, DomainState
 from outlive.node.vm.context import Addresses, LockReport, VmContext
 from outlive.node.vm.states import VmState, reach_of
 from outlive.resources import SHARES_LABEL, Holder, Hypervisor, HypervisorUsage, Membership, VirtualMachine
-from outlive.resources.reasons import Reason, VmReason, reason
-from outlive.runtime.decisions import Decision
-from outlive.store import Selector, answered, compare_and_swap, list_all, read
-from outlive.store.access import LIST_S
+from outlive.resources.reasons import Reason, VmReason, make_reason
+from outlive.runtime import Decision
+from outlive.store import LIST_S, Selector, compare_and_swap, list_all, read, require_answer
 
 
 class StartLocksInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +71,7 @@ class StartLocksResult(msgspec.Struct, frozen=True, kw_only=True):
 def start_locks(given: StartLocksInput) -> StartLocksResult:
     """Go through the locks in order and stop at the first that stays; what was removed before it stays removed."""
     removed: list[str] = []
-    mine = {_same(address) for address in (given.storage_ip, *given.fenced_ips) if address}
+    mine = {_normalise_address(address) for address in (given.storage_ip, *given.fenced_ips) if address}
     for lock in given.locks:
         if lock.volume not in given.volumes:
             continue
@@ -96,12 +94,12 @@ _Owner = IPv4Address | IPv6Address | str
 def lock_owner(address: str) -> _Owner:
     """The host in a lock's address, without port and nonce."""
     if address.startswith("["):
-        return _same(address[1:].partition("]")[0])
-    whole = _same(address)
-    return whole if not isinstance(whole, str) else _same(address.rpartition(":")[0] or address)
+        return _normalise_address(address[1:].partition("]")[0])
+    whole = _normalise_address(address)
+    return whole if not isinstance(whole, str) else _normalise_address(address.rpartition(":")[0] or address)
 
 
-def _same(text: str) -> _Owner:
+def _normalise_address(text: str) -> _Owner:
     """One value for all spellings of an address; text that is none stays text."""
     try:
         return ip_address(text)
@@ -111,7 +109,7 @@ def _same(text: str) -> _Owner:
 
 def is_own(node: VmContext, lock: DiskLock) -> bool:
     """Whether the lock is at this host's address; not where either is unknown: two unknown ones are not the same."""
-    own = node.storage.address()
+    own = node.storage.own_address()
     return own != "" and lock_owner(lock.address) == lock_owner(own)
 
 
@@ -127,18 +125,18 @@ FLUSH_LOOK_S: Final = 5.0
 """… and how often is looked whether they have."""
 NO_LOCKS: Final = "local:"
 """How ids begin of what no other virtual machine can have as well."""
-SHARERS: Final = Selector.labels({SHARES_LABEL: "true"})
+SHARERS: Final = Selector.from_labels({SHARES_LABEL: "true"})
 NO_ANSWER: Final = "no answer in time"
 _replace = msgspec.structs.replace
 _log = get_logger("node.vm")
 
 
-def _owner(lock: DiskLock) -> str:
+def _owner_text(lock: DiskLock) -> str:
     """Whose lock that is, and on what, to follow its id."""
     return f" of {lock.locker or lock.address or 'an unknown client'} on {lock.volume}"
 
 
-async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = False) -> Reason | None:
+async def find_obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = False) -> Reason | None:
     """What on its storage forbids its start; ``None``: nothing does any more. Stale locks are removed.
 
     The hold was acknowledged before this: who had to be isolated for it was isolated before, and every server has heard
@@ -146,13 +144,13 @@ async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = Fal
     locks are stale as well.
     """
     try:
-        await node.isolation.barrier(vm)
+        await node.isolation.wait_isolated(vm)
     except OutliveError as error:
-        return reason(VmReason.ISOLATION_UNCONFIRMED, error=error.message)
+        return make_reason(VmReason.ISOLATION_UNCONFIRMED, error=error.message)
     try:
-        neighbour = await unshared(node, vm)
+        neighbour = await find_unshared_user(node, vm)
     except (OutliveError, TimeoutError) as error:
-        return reason(VmReason.LOCKS_UNREADABLE, error=str(error) or NO_ANSWER)
+        return make_reason(VmReason.LOCKS_UNREADABLE, error=str(error) or NO_ANSWER)
     if neighbour is not None:
         return neighbour
     disks = tuple(disk for disk in vm.spec.disks if disk not in vm.spec.shared_disks)
@@ -160,14 +158,14 @@ async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = Fal
         return None
     try:
         with deadline(float(node.settings.call_limit)):
-            locks = await node.storage.locks(disks)
+            locks = await node.storage.list_locks(disks)
         if not locks:
             return None
-        known = await owners(node, vm, locks)
+        known = await find_owners(node, vm, locks)
     except NotFound as error:
-        return await _missing(node, disks, error)
+        return await _missing_reason(node, disks, error)
     except (OutliveError, TimeoutError) as error:
-        return reason(VmReason.LOCKS_UNREADABLE, error=str(error) or NO_ANSWER)
+        return make_reason(VmReason.LOCKS_UNREADABLE, error=str(error) or NO_ANSWER)
     over = (*known.stale, *known.unknown) if strangers else known.stale
     given = StartLocksInput(
         storage_ip="",  # it is among the stale ones, where all its locks are
@@ -187,7 +185,9 @@ async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = Fal
             except (OutliveError, TimeoutError) as error:
                 _log.warning("vm.lock_not_removed", vm=vm.name, lock=lock.id, error=str(error) or NO_ANSWER)
                 why = error.message if isinstance(error, OutliveError) else NO_ANSWER
-                stuck = stuck or reason(VmReason.LOCK_NOT_REMOVED, lock=lock.id, owner=_owner(lock), error=why)
+                stuck = stuck or make_reason(
+                    VmReason.LOCK_NOT_REMOVED, lock=lock.id, owner=_owner_text(lock), error=why
+                )
     if stuck is not None:
         return stuck
     if result.result == "start":
@@ -195,23 +195,25 @@ async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = Fal
     staying = [lock for lock in locks if str(lock_owner(lock.address)) not in over]
     kept = next((known.stays[lock] for lock in staying if lock in known.stays), None)
     # a lock whose owner cannot be told belongs to somebody else
-    return kept or reason(VmReason.LOCK_FOREIGN, lock=result.lock or "", owner=_owner(staying[0]) if staying else "")
+    return kept or make_reason(
+        VmReason.LOCK_FOREIGN, lock=result.lock or "", owner=_owner_text(staying[0]) if staying else ""
+    )
 
 
-async def _missing(node: VmContext, disks: tuple[str, ...], error: NotFound) -> Reason:
+async def _missing_reason(node: VmContext, disks: tuple[str, ...], error: NotFound) -> Reason:
     """Whether a disk is missing for every host, or this host alone may not reach the storage where it lies."""
-    places = tuple(dict.fromkeys(place for disk in disks if (place := node.storage.place(disk))))
+    places = tuple(dict.fromkeys(place for disk in disks if (place := node.storage.find_place(disk))))
     try:
         reached = await node.storage.check_reach(places)
     except OutliveError as unreached:
-        return reason(VmReason.LOCKS_UNREADABLE, error=unreached.message)
+        return make_reason(VmReason.LOCKS_UNREADABLE, error=unreached.message)
     lost = next((why for why in reached.values() if why), "")
     if lost:
-        return reason(VmReason.LOCKS_UNREADABLE, error=f"{error.message}, and its storage is not reached: {lost}")
-    return reason(VmReason.DISK_MISSING, error=error.message)
+        return make_reason(VmReason.LOCKS_UNREADABLE, error=f"{error.message}, and its storage is not reached: {lost}")
+    return make_reason(VmReason.DISK_MISSING, error=error.message)
 
 
-async def unshared(node: VmContext, vm: VirtualMachine) -> Reason | None:
+async def find_unshared_user(node: VmContext, vm: VirtualMachine) -> Reason | None:
     """Who keeps it from writing a disk that not both share; ``None``: nobody. Errors of the store and the hypervisor.
 
     The hold was acknowledged before this. Who shares disks is labelled before it looks, so that others need not list
@@ -219,28 +221,28 @@ async def unshared(node: VmContext, vm: VirtualMachine) -> Reason | None:
     """
     shared = vm.spec.shared_disks
     if shared:
-        await compare_and_swap(node.store, VirtualMachine, vm.name, _marked, clock=node.clock, half="spec")
+        await compare_and_swap(node.store, VirtualMachine, vm.name, _mark_shared, clock=node.clock, half="spec")
     elif not any(not disk.startswith(NO_LOCKS) for disk in vm.spec.disks):
         return None
     selector = None if shared else SHARERS
-    with answered("virtual machines with the same disks", LIST_S):
+    with require_answer("virtual machines with the same disks", LIST_S):
         others = [
             one
             async for one in list_all(node.store, VirtualMachine, selector=selector, whole=True)
             if one.name != vm.name
         ]
-    for disk, other in conflicts(vm, others, node.storage.are_same):
+    for disk, other in list_conflicts(vm, others, node.storage.are_same):
         if disk in shared or await _may_run(node, other):
-            return reason(VmReason.DISK_NOT_SHARED, disk=disk, user=other.name)
+            return make_reason(VmReason.DISK_NOT_SHARED, disk=disk, user=other.name)
     users = DiskUsers(node, vm)
     for disk in shared:
         sharers = {one.name for one in others if any(node.storage.are_same(disk, its) for its in one.spec.shared_disks)}
-        if user := await users.here(disk, but=sharers):
-            return reason(VmReason.DISK_NOT_SHARED, disk=disk, user=user)
+        if user := await users.find_on_host(disk, but=sharers):
+            return make_reason(VmReason.DISK_NOT_SHARED, disk=disk, user=user)
     return None
 
 
-def conflicts(
+def list_conflicts(
     vm: VirtualMachine, others: Iterable[VirtualMachine], are_same: Callable[[str, str], bool]
 ) -> Iterator[tuple[str, VirtualMachine]]:
     """Each disk of it that one of both shares and the other has alone, with that other virtual machine."""
@@ -252,27 +254,27 @@ def conflicts(
                     yield disk, other
 
 
-def _marked(now: VirtualMachine | None) -> VirtualMachine | None:
+def _mark_shared(now: VirtualMachine | None) -> VirtualMachine | None:
     return None if now is None or now.marked is now else now.marked
 
 
 async def _may_run(node: VmContext, vm: VirtualMachine) -> bool:
     """Whether a host holds it that is not fenced."""
-    members = await node.members(vm) if vm.status.holders else ()
-    return any(not fenced(one, members, reach_of(vm)) for one in vm.status.holders)
+    members = await node.read_members(vm) if vm.status.holders else ()
+    return any(not is_fenced(one, members, reach_of(vm)) for one in vm.status.holders)
 
 
 async def flush(node: VmContext, vm: VirtualMachine, disks: tuple[str, ...], *, strangers: bool) -> Reason | None:
     """Remove the locks on these disks of it, which nobody uses as long as it is as it was read; what keeps one of them.
 
     Locks of hosts that live and have yet to say whether it is on them are waited for (``FLUSH_S``), until something
-    else happens to it here, or is wanted of it. ``strangers``: as of ``obstacle``.
+    else happens to it here, or is wanted of it. ``strangers``: as of ``find_obstacle``.
     """
-    changed, here = node.memory(vm.name).changed, node.domains.by_vm.get(vm.name)
+    changed, here = node.memory_of(vm.name).changed, node.domains.by_vm.get(vm.name)
     until_s = node.clock.monotonic() + FLUSH_S
     while True:
         changed.clear()
-        why = await obstacle(node, _replace(vm, spec=_replace(vm.spec, disks=disks)), strangers=strangers)
+        why = await find_obstacle(node, _replace(vm, spec=_replace(vm.spec, disks=disks)), strangers=strangers)
         waits = why is not None and why.code == VmReason.LOCK_UNCONFIRMED
         if not waits or node.clock.monotonic() >= until_s:
             return why
@@ -295,7 +297,7 @@ class LockOwners:
     """Each lock that is not known to be stale."""
 
 
-async def owners(node: VmContext, vm: VirtualMachine, locks: tuple[DiskLock, ...]) -> LockOwners:
+async def find_owners(node: VmContext, vm: VirtualMachine, locks: tuple[DiskLock, ...]) -> LockOwners:
     """Whose they are, by what is looked at from now on. Errors of the store and of the hypervisor."""
     stays: dict[DiskLock, Reason] = {}
     unknown: list[str] = []
@@ -305,11 +307,15 @@ async def owners(node: VmContext, vm: VirtualMachine, locks: tuple[DiskLock, ...
         over = {host: await _is_over(node, vm, lock, host, users) for host in await _hosts_at(node, owner)}
         why = next((one for one in over.values() if one is not None and one.code != VmReason.LOCK_UNCONFIRMED), None)
         why = why or next((one for one in over.values() if one is not None), None)
-        if why is None and is_own(node, lock) and (user := await users.here(lock.volume)):
-            why = _shared(lock, user)
+        if why is None and is_own(node, lock) and (user := await users.find_on_host(lock.volume)):
+            why = _shared_reason(lock, user)
         if why is None and not over and not is_own(node, lock):
-            user = await users.anywhere(lock.volume)
-            why = _shared(lock, user) if user else reason(VmReason.LOCK_FOREIGN, lock=lock.id, owner=_owner(lock))
+            user = await users.find_by_definition(lock.volume)
+            why = (
+                _shared_reason(lock, user)
+                if user
+                else make_reason(VmReason.LOCK_FOREIGN, lock=lock.id, owner=_owner_text(lock))
+            )
             if lock.address and not user:
                 unknown.append(str(owner))
         if why is not None:
@@ -322,8 +328,8 @@ async def owners(node: VmContext, vm: VirtualMachine, locks: tuple[DiskLock, ...
     )
 
 
-def _shared(lock: DiskLock, user: str) -> Reason:
-    return reason(VmReason.LOCK_SHARED, lock=lock.id, owner=_owner(lock), user=user)
+def _shared_reason(lock: DiskLock, user: str) -> Reason:
+    return make_reason(VmReason.LOCK_SHARED, lock=lock.id, owner=_owner_text(lock), user=user)
 
 
 class DiskUsers:
@@ -336,24 +342,24 @@ class DiskUsers:
         self._defined: dict[str, tuple[str, ...]] | None = None
         self._open: dict[str, tuple[str, ...]] | None = None
 
-    async def _definitions(self) -> dict[str, tuple[str, ...]]:
+    async def _read_definitions(self) -> dict[str, tuple[str, ...]]:
         """Other virtual machines, and their disks. Errors of the store."""
         if self._defined is None:
-            with answered("all virtual machines", LIST_S):
+            with require_answer("all virtual machines", LIST_S):
                 every = [one async for one in list_all(self._node.store, VirtualMachine, whole=True)]
             self._defined = {one.name: one.spec.disks for one in every if one.name != self._vm.name}
         return self._defined
 
-    async def anywhere(self, disk: str) -> str:
+    async def find_by_definition(self, disk: str) -> str:
         """The first other one whose definition has the disk; empty: none has."""
-        return self._first_with(disk, await self._definitions())
+        return self._first_with(disk, await self._read_definitions())
 
     async def are_defined(self, names: Collection[str]) -> bool:
         """Whether each of them has a document, so that its disks are known."""
-        defined = await self._definitions()
+        defined = await self._read_definitions()
         return all(name in defined for name in names)
 
-    async def here(self, disk: str, but: Collection[str] = ()) -> str:
+    async def find_on_host(self, disk: str, but: Collection[str] = ()) -> str:
         """The first other one, but none of these, with a domain on this host that has the disk, whatever its definition
         or label says.
 
@@ -361,8 +367,8 @@ class DiskUsers:
         """
         if self._open is None:
             node, found = self._node, dict[str, tuple[str, ...]]()
-            await node.domains.look()
-            for name in node.domains.names():
+            await node.domains.refresh()
+            for name in node.domains.list_names():
                 if name == self._vm.name:
                     continue
                 domain = node.domains.by_vm.get(name)
@@ -372,7 +378,10 @@ class DiskUsers:
                     starting = await node.read(name)
                     found[name] = starting.spec.disks if starting is not None else ()
                 if domain is not None and domain.state is not DomainState.STARTING:
-                    found[name] = (*found.get(name, ()), *(await node.domains.devices(name, domain.run_id)).values())
+                    found[name] = (
+                        *found.get(name, ()),
+                        *(await node.domains.list_devices(name, domain.run_id)).values(),
+                    )
             self._open = found
         return self._first_with(disk, {name: disks for name, disks in self._open.items() if name not in but})
 
@@ -386,10 +395,10 @@ async def _hosts_at(node: VmContext, address: _Owner) -> tuple[str, ...]:
     known, now_s = node.addresses, node.clock.monotonic()
     if known is None or now_s - known.read_s >= ADDRESSES_S:
         found: dict[str, tuple[str, ...]] = {}
-        with answered("all hosts", float(node.settings.call_limit)):
+        with require_answer("all hosts", float(node.settings.call_limit)):
             async for host in list_all(node.store, Hypervisor, whole=True):
                 if host.status.storage_address and host.name != node.host:
-                    key = str(_same(host.status.storage_address))
+                    key = str(_normalise_address(host.status.storage_address))
                     found[key] = (*found.get(key, ()), host.name)
         node.addresses = known = Addresses(found, now_s)
     return known.hosts.get(str(address), ())
@@ -400,7 +409,7 @@ async def _is_over(node: VmContext, vm: VirtualMachine, lock: DiskLock, host: st
 
     The store has acknowledged that this host alone holds the virtual machine. Errors of the store.
     """
-    foreign = reason(VmReason.LOCK_FOREIGN, lock=lock.id, owner=_owner(lock))
+    foreign = make_reason(VmReason.LOCK_FOREIGN, lock=lock.id, owner=_owner_text(lock))
     if any(one.hypervisor == host for one in vm.status.holders):
         return foreign
     member = await read(node.store, Membership, host, limit_s=float(node.settings.call_limit))
@@ -412,17 +421,17 @@ async def _is_over(node: VmContext, vm: VirtualMachine, lock: DiskLock, host: st
         return None
     if view.record.state != "Held":
         return foreign
-    if user := await users.anywhere(lock.volume):
-        return _shared(lock, user)
-    present = await _reported(node, lock, member)
+    if user := await users.find_by_definition(lock.volume):
+        return _shared_reason(lock, user)
+    present = await _read_reported(node, lock, member)
     if present is not None and vm.name in present:
         return foreign
     if present is None or not await users.are_defined(present):
-        return reason(VmReason.LOCK_UNCONFIRMED, lock=lock.id, owner=_owner(lock), host=host, vm=vm.name)
+        return make_reason(VmReason.LOCK_UNCONFIRMED, lock=lock.id, owner=_owner_text(lock), host=host, vm=vm.name)
     return None
 
 
-async def _reported(node: VmContext, lock: DiskLock, member: Membership) -> Collection[str] | None:
+async def _read_reported(node: VmContext, lock: DiskLock, member: Membership) -> Collection[str] | None:
     """What is on the host, which lives, as it has reported since the lock was seen; ``None``: it has not."""
     usage = await read(node.store, HypervisorUsage, member.name, limit_s=float(node.settings.call_limit))
     figures = "" if usage is None else f"{usage.metadata.uid} {usage.metadata.resource_version}"

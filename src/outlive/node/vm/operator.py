@@ -11,10 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import BadInput, Invalid, NotFound, Refused, Usage
-from outlive.base.ids import Ids
-from outlive.base.phrases import listing
+from outlive.base import BadInput, Clock, Ids, Invalid, NotFound, Refused, Usage, join_parts
 from outlive.node.operator import refuse_deleted, request_vm
 from outlive.node.vm.requests import RELOCATIONS, WORK, VmRequestCode
 from outlive.node.vm.states import (
@@ -22,19 +19,36 @@ from outlive.node.vm.states import (
     MIGRATING,
     VmState,
     active_move,
+    current_rejection,
     deletion_of,
     is_to_run,
-    rejection_here,
     state_of,
 )
-from outlive.resources import Amounts, Console, Holder, Hypervisor, ObjectRef, VirtualMachine
-from outlive.resources.definitions import check_name, host_problem, parse, redefined
-from outlive.resources.devices import NO_DISK, attached, detached, device_of
-from outlive.resources.meta import PROFILE_LABEL, TAG_LABEL_PREFIX, WORD_LENGTH_LIMIT, check_key
+from outlive.resources import (
+    NO_DISK,
+    PROFILE_LABEL,
+    TAG_LABEL_PREFIX,
+    WORD_LENGTH_LIMIT,
+    Amounts,
+    Console,
+    Holder,
+    Hypervisor,
+    MigrationPhase,
+    ObjectRef,
+    RecoveryPhase,
+    Request,
+    VirtualMachine,
+    check_key,
+    device_of,
+    host_problem,
+    parse,
+    replace_definition,
+    with_device,
+    without_device,
+)
+from outlive.resources.definitions import check_name
 from outlive.resources.reasons import BLOCKED_BY_OTHERS, VmReason
-from outlive.resources.vms import MigrationPhase, RecoveryPhase, Request
-from outlive.store import Store, list_all
-from outlive.store.access import compare_and_swap, read
+from outlive.store import Store, compare_and_swap, list_all, read
 
 WAIT_LIMIT_S: Final = 4 * 3600.0
 """How long a request is followed at most."""
@@ -52,12 +66,12 @@ DONE: Final = frozenset({VmRequestCode.ACCEPTED, VmRequestCode.MADE_PERMANENT})
 _replace = msgspec.structs.replace
 
 
-def called(vm: VirtualMachine) -> str:
+def display_name_of(vm: VirtualMachine) -> str:
     """What people call it."""
     return vm.spec.display_name or vm.name
 
 
-def at_rest(vm: VirtualMachine) -> bool:
+def is_at_rest(vm: VirtualMachine) -> bool:
     """Whether it runs nowhere, moves nowhere, and is not to run."""
     return not vm.status.holders and active_move(vm) is None and not is_to_run(vm)
 
@@ -70,7 +84,7 @@ def shown_state(vm: VirtualMachine) -> str:
     """Its state in one word; what rests before its first host is there is stopped."""
     if vm.deleting:
         return DELETING
-    return VmState.STOP if not vm.host and at_rest(vm) else state_of(vm)
+    return VmState.STOP if not vm.host and is_at_rest(vm) else state_of(vm)
 
 
 # Following a request
@@ -80,13 +94,13 @@ def progress_of(vm: VirtualMachine) -> str:
     """What happens to it, in one line."""
     status, move = vm.status, active_move(vm)
     if move is not None:
-        return f"{called(vm)}: moves from {move.source} to {move.target}: {move.phase}"
+        return f"{display_name_of(vm)}: moves from {move.source} to {move.target}: {move.phase}"
     where = f" on {vm.host}" if vm.host else ""
-    runs = ", runs" if _runs(vm) else ""
+    runs = ", runs" if _is_running(vm) else ""
     held = status.recovery.message if not vm.host and status.recovery is not None else ""
     rejected = status.rejection.message if status.rejection is not None else ""
     why = rejected or status.message or held
-    return f"{called(vm)}: {shown_state(vm)}{where}{runs}" + (f" ({why})" if why else "")
+    return f"{display_name_of(vm)}: {shown_state(vm)}{where}{runs}" + (f" ({why})" if why else "")
 
 
 def outcome_of(vm: VirtualMachine, request: Request) -> bool | None:
@@ -110,27 +124,27 @@ def outcome_of(vm: VirtualMachine, request: Request) -> bool | None:
         return True if down else None
     if active_move(vm) is not None or state in MIGRATING:
         return None
-    if _gave_up(vm):
+    if _has_given_up(vm):
         return False
-    if request.verb in RELOCATIONS and _aborted(vm):
+    if request.verb in RELOCATIONS and _is_aborted(vm):
         return False
     if request.verb in RELOCATIONS and not is_to_run(vm):
         return True
-    return True if state == VmState.START and _runs(vm) else None
+    return True if state == VmState.START and _is_running(vm) else None
 
 
-def _gave_up(vm: VirtualMachine) -> bool:
+def _has_given_up(vm: VirtualMachine) -> bool:
     """Whether hosts have refused it since it was requested (an accepted request clears what was refused before), and
     recovery waits until the cause is mended."""
     record = vm.status.recovery
-    return rejection_here(vm) is not None and record is not None and record.phase is RecoveryPhase.HELD
+    return current_rejection(vm) is not None and record is not None and record.phase is RecoveryPhase.HELD
 
 
-def _aborted(vm: VirtualMachine) -> bool:
+def _is_aborted(vm: VirtualMachine) -> bool:
     return vm.status.migration is not None and vm.status.migration.phase is MigrationPhase.ABORTED
 
 
-def _runs(vm: VirtualMachine) -> bool:
+def _is_running(vm: VirtualMachine) -> bool:
     return running_entry(vm, vm.host) is not None
 
 
@@ -154,7 +168,7 @@ async def follow_request(
         vm = await store.get(VirtualMachine, name, fresh=True)
         outcome = outcome_of(vm, request)
         if outcome is False:
-            report(_why_not(vm, request))
+            report(_explain_failure(vm, request))
             return False
         line = progress_of(vm)
         answered = vm.status.answered is not None and vm.status.answered.id == request.id
@@ -172,8 +186,8 @@ async def follow_request(
     return False
 
 
-def _why_not(vm: VirtualMachine, request: Request) -> str:
-    answer, what = vm.status.answered, f"{called(vm)}: {request.verb}"
+def _explain_failure(vm: VirtualMachine, request: Request) -> str:
+    answer, what = vm.status.answered, f"{display_name_of(vm)}: {request.verb}"
     if vm.deleting:
         return f"{what} is over: {deletion_of(vm).text}"
     if answer is None or answer.id != request.id:
@@ -184,11 +198,11 @@ def _why_not(vm: VirtualMachine, request: Request) -> str:
         return f"{what} may have been done or not on {vm.host}: {answer.message}"
     if answer.code not in DONE:
         message = f": {answer.message}" if answer.message else ""
-        return f"{what} was refused as {answer.code}{message} (docs/reference/node-decisions.md#vmrequest)"
-    if state_of(vm) != VmState.FAIL and _aborted(vm) and vm.status.migration is not None:
+        return f"{what} was refused as {answer.code}{message} (docs/design/node-decisions.md#vmrequest)"
+    if state_of(vm) != VmState.FAIL and _is_aborted(vm) and vm.status.migration is not None:
         return f"{what} was called off, and it stays on {vm.host}: {vm.status.migration.message}"
     record = vm.status.recovery
-    if state_of(vm) != VmState.FAIL and record is not None and _gave_up(vm):
+    if state_of(vm) != VmState.FAIL and record is not None and _has_given_up(vm):
         return f"{what} failed, and it waits: {record.message} ({record.remedy})"
     return f"{what} failed on {vm.host}: {vm.status.message} (outlive why {vm.name})"
 
@@ -213,14 +227,14 @@ def tag_labels(names: Iterable[str], *, protected: bool) -> dict[str, str]:
     return {TAG_LABEL_PREFIX + name: PROTECTED if protected else "user" for name in names}
 
 
-def tagged(labels: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+def add_tags(labels: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     """The labels of a VM and these tags of it; one that is protected stays so."""
     return {**labels, **{key: value for key, value in more.items() if labels.get(key) != PROTECTED}}
 
 
 async def tag_vm(store: Store, clock: Clock, vm: VirtualMachine, more: Mapping[str, str]) -> VirtualMachine:
     """The VM with these tags besides those that it has."""
-    return await _relabel(store, clock, vm, lambda labels: tagged(labels, more))
+    return await _relabel(store, clock, vm, lambda labels: add_tags(labels, more))
 
 
 async def untag_vm(
@@ -229,37 +243,39 @@ async def untag_vm(
     """The VM without these tags. ``NotFound`` for one that it has not; ``Refused`` for a protected one without
     ``force``; nothing is removed then."""
 
-    def untagged(labels: Mapping[str, str]) -> dict[str, str]:
+    def remove_tags(labels: Mapping[str, str]) -> dict[str, str]:
         for name in names:
             kind = labels.get(TAG_LABEL_PREFIX + name)
             if kind is None:
-                raise NotFound(f"{called(vm)} has no tag {name[:80]!r}", remedy=f"see outlive vm tag list {vm.name}")
+                raise NotFound(
+                    f"{display_name_of(vm)} has no tag {name[:80]!r}", remedy=f"see outlive vm tag list {vm.name}"
+                )
             if kind == PROTECTED and not force:
-                raise Refused(f"tag {name} of {called(vm)} is protected", remedy="add --force")
+                raise Refused(f"tag {name} of {display_name_of(vm)} is protected", remedy="add --force")
         gone = {TAG_LABEL_PREFIX + name for name in names}
         return {key: value for key, value in labels.items() if key not in gone}
 
-    return await _relabel(store, clock, vm, untagged)
+    return await _relabel(store, clock, vm, remove_tags)
 
 
 async def set_profile(store: Store, clock: Clock, vm: VirtualMachine, profile: str) -> bool:
     """Write down what it was made from (empty: nothing); whether that is another than was there."""
 
-    def changed(labels: Mapping[str, str]) -> dict[str, str]:
+    def change_labels(labels: Mapping[str, str]) -> dict[str, str]:
         others = {key: value for key, value in labels.items() if key != PROFILE_LABEL}
         return {**others, PROFILE_LABEL: profile} if profile else others
 
-    after = await _relabel(store, clock, vm, changed)
+    after = await _relabel(store, clock, vm, change_labels)
     return after.metadata.labels.get(PROFILE_LABEL) != vm.metadata.labels.get(PROFILE_LABEL)
 
 
 async def _relabel(
     store: Store, clock: Clock, vm: VirtualMachine, change: Callable[[Mapping[str, str]], dict[str, str]]
 ) -> VirtualMachine:
-    def changed(found: VirtualMachine) -> VirtualMachine:
+    def apply_change(found: VirtualMachine) -> VirtualMachine:
         return _replace(found, metadata=_replace(found.metadata, labels=change(found.metadata.labels)))
 
-    return await change_vm(store, clock, vm, changed)
+    return await change_vm(store, clock, vm, apply_change)
 
 
 async def change_vm(
@@ -267,13 +283,13 @@ async def change_vm(
 ) -> VirtualMachine:
     """The VM after this change of its labels or spec, made to what it is now; ``NotFound``."""
 
-    def changed(found: VirtualMachine | None) -> VirtualMachine:
+    def apply_change(found: VirtualMachine | None) -> VirtualMachine:
         if found is None:
             raise NotFound(f"there is no VM {vm.name!r}", remedy="see outlive vm list")
         refuse_deleted(found)
         return change(found)
 
-    after = await compare_and_swap(store, VirtualMachine, vm.name, changed, clock=clock, half="spec")
+    after = await compare_and_swap(store, VirtualMachine, vm.name, apply_change, clock=clock, half="spec")
     assert after is not None, "a missing VM raises"
     return after
 
@@ -292,18 +308,20 @@ async def attach_device(
     answered.
     """
     before = _definition_of(vm)
-    after, name = attached(before, device)
+    after, name = with_device(before, device)
     if device_of(after, name).disk:
         raise Refused(NO_DISK, remedy="write it into the definition (outlive vm define), and restart the VM")
     asked = await request_vm(store, clock, ids, vm.name, "attach", device=name, definition=(before, after))
-    refusal = await _refusal(store, clock, vm, asked.request, report)
+    refusal = await _find_refusal(store, clock, vm, asked.request, report)
     if refusal is not None and not refusal.known:
         undo = f"outlive vm detach {vm.name} {name} takes it out"
-        raise Refused(f"{called(vm)} may have been given {name}, and its definition keeps it ({undo}); {refusal.why}")
+        raise Refused(
+            f"{display_name_of(vm)} may have been given {name}, and its definition keeps it ({undo}); {refusal.why}"
+        )
     if refusal is not None:
         await _redefine(store, clock, vm, after, before, asked.request)
-        raise Refused(f"{called(vm)} was not given {name}, and its definition is as before; {refusal.why}")
-    return f"{called(vm)} has {name}"
+        raise Refused(f"{display_name_of(vm)} was not given {name}, and its definition is as before; {refusal.why}")
+    return f"{display_name_of(vm)} has {name}"
 
 
 async def detach_device(
@@ -317,20 +335,20 @@ async def detach_device(
     force: bool = False,
 ) -> str:
     """Take a device away from a VM that runs, and then out of its definition; repeating it is fine after an end in
-    between. ``Refused`` as ``detached``, or with what its host answered; ``NotFound``."""
+    between. ``Refused`` as ``without_device``, or with what its host answered; ``NotFound``."""
     before = _definition_of(vm)
-    after, device = detached(before, name, force=force), device_of(before, name).name
+    after, device = without_device(before, name, force=force), device_of(before, name).name
     run = running_entry(vm, vm.host)
     asked = await request_vm(store, clock, ids, vm.name, "detach", device=device)
-    refusal = await _refusal(store, clock, vm, asked.request, report)
+    refusal = await _find_refusal(store, clock, vm, asked.request, report)
     if refusal is not None:
         has = "still has" if refusal.known else "may still have"
-        raise Refused(f"{called(vm)} {has} {device}, as its definition has; {refusal.why}")
+        raise Refused(f"{display_name_of(vm)} {has} {device}, as its definition has; {refusal.why}")
     await _redefine(store, clock, vm, before, after, asked.request, run_id=run.run_id if run is not None else "")
-    return f"{called(vm)} has {device} no more"
+    return f"{display_name_of(vm)} has {device} no more"
 
 
-class _Refusal(NamedTuple):
+class _HostRefusal(NamedTuple):
     """That its host did not do it."""
 
     why: str
@@ -339,26 +357,28 @@ class _Refusal(NamedTuple):
     """Whether it is certain that nothing was done."""
 
 
-async def _refusal(
+async def _find_refusal(
     store: Store, clock: Clock, vm: VirtualMachine, request: Request, report: Callable[[str], None]
-) -> _Refusal | None:
+) -> _HostRefusal | None:
     """``None``: its host did it. ``report`` gets a line before that is waited for."""
     said: list[str] = []
-    report(f"{called(vm)}: {request.verb} is requested as {request.id}; {vm.host} answers")
+    report(f"{display_name_of(vm)}: {request.verb} is requested as {request.id}; {vm.host} answers")
     if await follow_request(store, clock, vm.name, request, said.append):
         return None
     found = await store.get(VirtualMachine, vm.name, fresh=True)
     answer = found.status.answered
     known = answer is not None and answer.id == request.id and answer.code != VmRequestCode.UNKNOWN
-    return _Refusal(said[-1], known)
+    return _HostRefusal(said[-1], known)
 
 
 def _definition_of(vm: VirtualMachine) -> str:
     """``Refused`` where it has none, or does not run."""
     if not vm.spec.definition:
-        raise Refused(f"{called(vm)} has no definition", remedy="change spec.disks, and start it again")
+        raise Refused(f"{display_name_of(vm)} has no definition", remedy="change spec.disks, and start it again")
     if running_entry(vm, vm.host) is None:
-        raise Refused(f"{called(vm)} does not run: {progress_of(vm)}", remedy="change it with outlive vm define")
+        raise Refused(
+            f"{display_name_of(vm)} does not run: {progress_of(vm)}", remedy="change it with outlive vm define"
+        )
     return vm.spec.definition
 
 
@@ -378,19 +398,21 @@ async def _redefine(
     which was made of the definition as it is: then the guest may have what the definition has, which never lists less.
     """
 
-    def changed(found: VirtualMachine | None) -> VirtualMachine | None:
+    def apply_definition(found: VirtualMachine | None) -> VirtualMachine | None:
         if found is None:
             return None
         answer = found.status.answered
         if found.spec.request != request:
-            raise Refused(f"something else is requested of {called(vm)} by now", remedy="repeat")
+            raise Refused(f"something else is requested of {display_name_of(vm)} by now", remedy="repeat")
         if answer is None or answer.id != request.id:
-            raise Refused(f"the host of {called(vm)} has not answered; the request goes on", remedy="repeat later")
+            raise Refused(
+                f"the host of {display_name_of(vm)} has not answered; the request goes on", remedy="repeat later"
+            )
         if run_id is not None and any(one.run_id != run_id for one in found.status.holders):
-            raise Refused(f"{called(vm)} was started again meanwhile, and may have it", remedy="repeat")
-        return redefined(found, before, after)
+            raise Refused(f"{display_name_of(vm)} was started again meanwhile, and may have it", remedy="repeat")
+        return replace_definition(found, before, after)
 
-    await compare_and_swap(store, VirtualMachine, vm.name, changed, clock=clock, half="spec")
+    await compare_and_swap(store, VirtualMachine, vm.name, apply_definition, clock=clock, half="spec")
 
 
 # Names, and the end
@@ -416,7 +438,9 @@ async def check_size(store: Store, vm: VirtualMachine, target: str = "") -> None
             return
         why = why or f"on {host.name} {problem}"
     if why:
-        raise Refused(f"{called(vm)} is too large for every host that it may run on: {why}", remedy="make it smaller")
+        raise Refused(
+            f"{display_name_of(vm)} is too large for every host that it may run on: {why}", remedy="make it smaller"
+        )
 
 
 async def rename_vm(store: Store, clock: Clock, vm: VirtualMachine, name: str) -> str:
@@ -428,18 +452,18 @@ async def rename_vm(store: Store, clock: Clock, vm: VirtualMachine, name: str) -
         raise BadInput(error.message, place="NAME", remedy=error.remedy) from None
     await check_name_is_free(store, vm.name, name)
 
-    def renamed(found: VirtualMachine | None) -> VirtualMachine:
+    def set_name(found: VirtualMachine | None) -> VirtualMachine:
         if found is None:
             raise NotFound(f"there is no VM {vm.name!r}", remedy="see outlive vm list")
-        if not at_rest(found):
+        if not is_at_rest(found):
             raise Refused(
-                f"{called(found)} is not stopped: {progress_of(found)}",
+                f"{display_name_of(found)} is not stopped: {progress_of(found)}",
                 remedy=f"first: outlive vm stop {vm.name} --wait",
             )
         return _replace(found, spec=_replace(found.spec, display_name=name))
 
-    await compare_and_swap(store, VirtualMachine, vm.name, renamed, clock=clock, half="spec")
-    return f"{vm.name} is called {name} now; it was {called(vm)}"
+    await compare_and_swap(store, VirtualMachine, vm.name, set_name, clock=clock, half="spec")
+    return f"{vm.name} is called {name} now; it was {display_name_of(vm)}"
 
 
 async def undefine_vm(store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, report: Callable[[str], None]) -> str:
@@ -449,17 +473,19 @@ async def undefine_vm(store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, 
     """
     if vm.deleting:
         return deletion_of(vm).text
-    if not at_rest(vm):
+    if not is_at_rest(vm):
         asked = await request_vm(store, clock, ids, vm.name, "stop")
         if not await follow_request(store, clock, vm.name, asked.request, report):
-            raise Refused(f"{called(vm)} was not stopped, and is kept", remedy=f"outlive why {vm.name} says more")
+            raise Refused(
+                f"{display_name_of(vm)} was not stopped, and is kept", remedy=f"outlive why {vm.name} says more"
+            )
     found = await store.get(VirtualMachine, vm.name, fresh=True)
-    if not at_rest(found):
-        raise Refused(f"{called(vm)} is to run again, and is kept", remedy="find out who asked, and repeat")
+    if not is_at_rest(found):
+        raise Refused(f"{display_name_of(vm)} is to run again, and is kept", remedy="find out who asked, and repeat")
     await store.delete(found.ref, uid=found.metadata.uid, version=found.metadata.resource_version)
     with contextlib.suppress(NotFound):
         await store.delete(ObjectRef(kind=Console.kind(), name=vm.name))
-    disks = listing(found.spec.disks, most=NAMED)
+    disks = join_parts(found.spec.disks, most=NAMED)
     left: VirtualMachine | None = found
     until_s = clock.monotonic() + GONE_S
     while clock.monotonic() < until_s:
@@ -467,5 +493,5 @@ async def undefine_vm(store: Store, clock: Clock, ids: Ids, vm: VirtualMachine, 
         if left is None or not left.deleting:
             break
         await clock.sleep(LOOK_S)
-    done = deletion_of(left).text if left is not None and left.deleting else f"{called(vm)} is undefined"
+    done = deletion_of(left).text if left is not None and left.deleting else f"{display_name_of(vm)} is undefined"
     return done + (f"; its disks stay: {disks}" if disks else "")

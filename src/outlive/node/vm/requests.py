@@ -2,7 +2,7 @@
 
 The host that the virtual machine is assigned to answers, by ``vm.request`` on what it just read; where that host is not
 there, recovery answers by the same decision (``outlive.recovery.requests``). The write is a compare-and-swap on that
-very version, so that an answer never rests on an older state (docs/reference/node-decisions.md#vmrequest).
+very version, so that an answer never rests on an older state (docs/design/node-decisions.md#vmrequest).
 """
 
 from __future__ import annotations
@@ -15,34 +15,30 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outlive.base.errors import BadInput, NotFound, Refused, Unavailable, Unknown
-from outlive.base.logging import get_logger
-from outlive.node.vm.context import VmContext, VmMemory
+from outlive.base import BadInput, NotFound, Refused, Unavailable, Unknown, get_logger
+from outlive.node.vm.context import VmContext
 from outlive.node.vm.locks import FLUSH_S, flush
 from outlive.node.vm.selection import (
     Choice,
     Choosing,
-    Hosts,
+    ClusterHosts,
     Needing,
     NodeFigures,
     Ruled,
-    away_from,
     best_node,
-    choice,
+    build_choice,
+    find_home_elsewhere,
     home_after,
-    needs,
-    relocated,
-    ruled,
-    survey,
+    judge_hosts,
+    needs_of,
+    relocate_status,
+    survey_hosts,
 )
-from outlive.node.vm.states import active_move, in_phase, state_of
-from outlive.placement.rules import demands_of
-from outlive.resources import VirtualMachine
-from outlive.resources.devices import NO_DISK, device_of
-from outlive.resources.reasons import PlaceReason, Reason, VmReason, reason, render
-from outlive.resources.vms import Answer, Request, RequestVerb, VirtualMachineStatus
-from outlive.runtime.decisions import Decision
-from outlive.runtime.units import Amount
+from outlive.node.vm.states import active_move, set_phase, state_of
+from outlive.placement import demands_of
+from outlive.resources import NO_DISK, Answer, Request, RequestVerb, VirtualMachine, VirtualMachineStatus, device_of
+from outlive.resources.reasons import PlaceReason, Reason, VmReason, make_reason, render
+from outlive.runtime import Amount, Decision
 from outlive.store import Store
 
 
@@ -130,7 +126,7 @@ class VmRequestResult(msgspec.Struct, frozen=True, kw_only=True):
     writes: VmWrites = VmWrites()
 
 
-class _Refusal(Exception):
+class _RequestRefused(Exception):
     def __init__(self, code: VmRequestCode) -> None:
         super().__init__(code)
         self.code = code
@@ -140,7 +136,7 @@ def vm_request(given: VmRequestInput) -> VmRequestResult:
     """Answer one request."""
     try:
         return _answer(given, given.args or VmRequestArgs())
-    except _Refusal as refusal:
+    except _RequestRefused as refusal:
         return VmRequestResult(ok=False, code=refusal.code)
 
 
@@ -154,107 +150,92 @@ def _answer(given: VmRequestInput, args: VmRequestArgs) -> VmRequestResult:
     match given.request:
         case "start" | "stop" | "disable":
             _need(given.vm.state != "mirror" or bool(args.force), VmRequestCode.MIRROR_PROTECTED)
-            return _accepted(_disabled(given.vm, args) if given.request == "disable" else VmWrites(state=given.request))
+            if given.request != "disable" or given.vm.state != "start":
+                return _accept(VmWrites(state=given.request))
+            return _accept(VmWrites(via="stop" if args.force else "shutdown", state="disable"))
         case "shutdown" | "restart":
             _need(given.vm.state == "start", VmRequestCode.NOT_RUNNING)
-            return _accepted(VmWrites(state=given.request))
+            return _accept(VmWrites(state=given.request))
         case "flush-locks":
             _need(not given.host_away, VmRequestCode.NODE_NOT_READY)
             _need(given.vm.state in FLUSHABLE and not given.vm.held, VmRequestCode.NOT_STOPPED)
             _need(not given.vm.migration_active, VmRequestCode.BUSY)
-            return _accepted(VmWrites())
+            return _accept(VmWrites())
         case "attach" | "detach":
             _need(not given.host_away, VmRequestCode.NODE_NOT_READY)
             _need(given.vm.state == "start", VmRequestCode.NOT_RUNNING)
             _need(not given.vm.migration_active, VmRequestCode.BUSY)
-            return _accepted(VmWrites())
+            return _accept(VmWrites())
         case _:
             _need(not given.vm.migration_active, VmRequestCode.BUSY)
             _need(not (args.force_live and given.vm.method == "shutdown"), VmRequestCode.LIVE_FORBIDDEN)
             _need(not given.paused, VmRequestCode.CLUSTER_PAUSED)
             _need(not given.not_fenced, VmRequestCode.NOT_FENCED)
-            return _relocation(given, args)
+            return _decide_relocation(given, args)
 
 
 FLUSHABLE: Final = frozenset({"stop", "disable", "fail", "mirror"})
 """States in which locks may be flushed, where no host may be running it."""
 
 
-def _disabled(vm: RequestedVm, args: VmRequestArgs) -> VmWrites:
-    if vm.state != "start":
-        return VmWrites(state="disable")
-    return VmWrites(via="stop" if args.force else "shutdown", state="disable")
-
-
-def _relocation(given: VmRequestInput, args: VmRequestArgs) -> VmRequestResult:
+def _decide_relocation(given: VmRequestInput, args: VmRequestArgs) -> VmRequestResult:
     vm = given.vm
-    state = _moving_state(vm, args)
+    state = vm.state if vm.state != "start" else "migrate-live" if args.force_live else "migrate"
     match given.request:
         case "migrate":
             _need(not vm.last_node or bool(args.force), VmRequestCode.ALREADY_MIGRATED)
-            target = _target(given, args)
+            target = _choose_target(given, args)
             home = home_after(vm.last_node, target=target, source=vm.node)
-            return _accepted(VmWrites(state=state, node=target, last_node=home))
+            return _accept(VmWrites(state=state, node=target, last_node=home))
         case "unmigrate":
-            return _accepted(VmWrites(state=state, node=_home(given), last_node=""))
+            if not vm.last_node:
+                raise _RequestRefused(VmRequestCode.NOT_MIGRATED)
+            node = _find_node(given, vm.last_node)
+            _need(node.name != vm.node, VmRequestCode.SAME_NODE)
+            _need(node.usable, VmRequestCode.NODE_NOT_READY)
+            _need(node.name not in vm.closed, VmRequestCode.NODE_NOT_ALLOWED)
+            return _accept(VmWrites(state=state, node=node.name, last_node=""))
         case _:
             if vm.last_node and args.target == vm.node:
-                _known_and_allowed(given, vm.node)
+                _find_allowed_node(given, vm.node)
                 return VmRequestResult(ok=True, code=VmRequestCode.MADE_PERMANENT, writes=VmWrites(last_node=""))
-            return _accepted(VmWrites(state=state, node=_target(given, args), last_node=""))
+            return _accept(VmWrites(state=state, node=_choose_target(given, args), last_node=""))
 
 
-def _moving_state(vm: RequestedVm, args: VmRequestArgs) -> str:
-    if vm.state != "start":
-        return vm.state
-    return "migrate-live" if args.force_live else "migrate"
-
-
-def _home(given: VmRequestInput) -> str:
-    vm = given.vm
-    if not vm.last_node:
-        raise _Refusal(VmRequestCode.NOT_MIGRATED)
-    home = _node(given, vm.last_node)
-    _need(home.name != vm.node, VmRequestCode.SAME_NODE)
-    _need(home.usable, VmRequestCode.NODE_NOT_READY)
-    _need(home.name not in vm.closed, VmRequestCode.NODE_NOT_ALLOWED)
-    return home.name
-
-
-def _target(given: VmRequestInput, args: VmRequestArgs) -> str:
+def _choose_target(given: VmRequestInput, args: VmRequestArgs) -> str:
     if not args.target:
         target = best_node(given, given.nodes, given.vm, given.vm.node)
         if target is None:
-            raise _Refusal(VmRequestCode.NO_TARGET)
+            raise _RequestRefused(VmRequestCode.NO_TARGET)
         return target
-    node = _known_and_allowed(given, args.target)
+    node = _find_allowed_node(given, args.target)
     _need(node.name != given.vm.node, VmRequestCode.SAME_NODE)
     _need(node.usable, VmRequestCode.NODE_NOT_READY)
     _need(node.name not in given.vm.closed, VmRequestCode.NODE_NOT_ALLOWED)
     return node.name
 
 
-def _known_and_allowed(given: VmRequestInput, name: str) -> NodeFigures:
-    node = _node(given, name)
+def _find_allowed_node(given: VmRequestInput, name: str) -> NodeFigures:
+    node = _find_node(given, name)
     limit = given.vm.node_limit
     _need(not limit or name in limit, VmRequestCode.NODE_NOT_ALLOWED)
     return node
 
 
-def _node(given: VmRequestInput, name: str) -> NodeFigures:
+def _find_node(given: VmRequestInput, name: str) -> NodeFigures:
     for node in given.nodes:
         if node.name == name:
             return node
-    raise _Refusal(VmRequestCode.NODE_INVALID)
+    raise _RequestRefused(VmRequestCode.NODE_INVALID)
 
 
-def _accepted(writes: VmWrites) -> VmRequestResult:
+def _accept(writes: VmWrites) -> VmRequestResult:
     return VmRequestResult(ok=True, code=VmRequestCode.ACCEPTED, writes=writes)
 
 
 def _need(condition: bool, code: VmRequestCode) -> None:
     if not condition:
-        raise _Refusal(code)
+        raise _RequestRefused(code)
 
 
 RELOCATIONS: Final = frozenset({"migrate", "unmigrate", "move"})
@@ -274,21 +255,22 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
     assert request is not None
     places = await places_for(node.store, vm, request)
     first = _decide(node, vm, request, places)
-    memory = node.memory(vm.name)
+    memory = node.memory_of(vm.name)
     work, why = WORK.get(request.verb) if first.ok else None, None
     if request.verb in WORK and not first.ok and memory.unanswered[0] == request.id:
-        why = _refused(f"it was begun, and {vm.name} was found {first.code} before that had ended")
+        why = _refuse_device(f"it was begun, and {vm.name} was found {first.code} before that had ended")
     if work is not None:
         try:
             why = await work(node, vm, request)
         except (Unavailable, Unknown) as error:
-            _tried(memory, request, node.clock.monotonic())
+            if memory.unanswered[0] != request.id:
+                memory.unanswered = (request.id, node.clock.monotonic())
             if node.clock.monotonic() - memory.unanswered[1] < WORK_S:
                 raise  # it is tried again
-            why = _refused(error.message)
+            why = _refuse_device(error.message)
     known = memory.unanswered[0] != request.id or request.verb not in ("attach", "detach")
     code = first.code if why is None else VmRequestCode.FAILED if known else VmRequestCode.UNKNOWN
-    move_id = node.ids.uuid()
+    move_id = node.ids.new_uuid()
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         if now.spec.request != request or not is_asked(now) or now.host != node.host:
@@ -300,7 +282,7 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
         result = _decide(node, now, request, places)
         if result.writes != first.writes:
             return None  # it changed meanwhile: look again
-        status = written(now, result.writes, move_id) if result.ok else now.status
+        status = apply_writes(now, result.writes, move_id) if result.ok else now.status
         return _replace(status, answered=places.answer(request, result))
 
     if first.writes.node is not UNSET:
@@ -318,17 +300,11 @@ WORK_S: Final = FLUSH_S
 """For how long a request is tried again whose outcome its host does not know."""
 
 
-def _tried(memory: VmMemory, request: Request, now_s: float) -> None:
-    """Remember that nobody knows what came of a try."""
-    if memory.unanswered[0] != request.id:
-        memory.unanswered = (request.id, now_s)
-
-
 async def _flush_locks(node: VmContext, vm: VirtualMachine, request: Request) -> Reason | None:
     """Remove the locks on its disks, unless something of it is on this host after all."""
-    await node.domains.look()
-    if vm.name in node.domains.names():
-        return reason(VmReason.STILL_HERE, host=node.host)
+    await node.domains.refresh()
+    if vm.name in node.domains.list_names():
+        return make_reason(VmReason.STILL_HERE, host=node.host)
     return await flush(node, vm, vm.spec.disks, strangers=request.force)
 
 
@@ -340,27 +316,27 @@ RELEASE_LOOK_S: Final = 0.5
 
 async def _attach(node: VmContext, vm: VirtualMachine, request: Request) -> Reason | None:
     """Give what runs an interface of its definition."""
-    name, run_id, domain = request.device, _running(node, vm), node.domains.by_vm.get(vm.name)
+    name, run_id, domain = request.device, _running_id(node, vm), node.domains.by_vm.get(vm.name)
     try:
-        if domain is not None and name in await node.domains.devices(vm.name, domain.run_id):
+        if domain is not None and name in await node.domains.list_devices(vm.name, domain.run_id):
             return None  # by an earlier try, whatever state it is in by now
         if not run_id:
-            return _refused(f"it does not run on {node.host}")
+            return _refuse_device(f"it does not run on {node.host}")
         if vm.spec.definition and device_of(vm.spec.definition, name).disk:
-            return _refused(NO_DISK)
+            return _refuse_device(NO_DISK)
         if (lacks := await node.functions.assign(vm)) is not None:
             return lacks
         await node.domains.attach(node.functions.plug(await node.network.plug(vm)), name, run_id)
     except (BadInput, NotFound, Refused) as error:
-        return _refused(error.message)
+        return _refuse_device(error.message)
     return None
 
 
 async def _detach(node: VmContext, vm: VirtualMachine, request: Request) -> Reason | None:
     """Take a device away from what runs."""
-    run_id = _running(node, vm)
+    run_id = _running_id(node, vm)
     if not run_id:
-        return _refused(f"it does not run on {node.host}")
+        return _refuse_device(f"it does not run on {node.host}")
     why, name = f"its guest does not let go of {request.device}", request.device
     until_s = node.clock.monotonic() + RELEASE_S
     try:
@@ -370,23 +346,23 @@ async def _detach(node: VmContext, vm: VirtualMachine, request: Request) -> Reas
     except Unknown:
         pass  # the hypervisor may wait for the guest for longer than it is given
     try:
-        while name in await node.domains.devices(vm.name, run_id):
+        while name in await node.domains.list_devices(vm.name, run_id):
             if node.clock.monotonic() >= until_s:
-                return _refused(why)
+                return _refuse_device(why)
             await node.clock.sleep(RELEASE_LOOK_S)
     except Refused as error:
-        return _refused(error.message)
+        return _refuse_device(error.message)
     return None
 
 
-def _running(node: VmContext, vm: VirtualMachine) -> str:
+def _running_id(node: VmContext, vm: VirtualMachine) -> str:
     """Its run on this host, if it runs with all of its memory here."""
     domain = node.domains.by_vm.get(vm.name)
-    return domain.run_id if domain is not None and node.runs(vm) and not domain.split else ""
+    return domain.run_id if domain is not None and node.is_running(vm) and not domain.split else ""
 
 
-def _refused(why: str) -> Reason:
-    return reason(VmReason.DEVICE_REFUSED, error=why)
+def _refuse_device(why: str) -> Reason:
+    return make_reason(VmReason.DEVICE_REFUSED, error=why)
 
 
 WORK: Final[Mapping[str, Callable[[VmContext, VirtualMachine, Request], Awaitable[Reason | None]]]] = {
@@ -402,7 +378,7 @@ answered; what keeps it from that."""
 class Places:
     """Where a virtual machine might go that a request is about, and what its rules say of it."""
 
-    hosts: Hosts = field(default_factory=Hosts)
+    hosts: ClusterHosts = field(default_factory=ClusterHosts)
     rules: Ruled = field(default_factory=lambda: Ruled({}))
     home: str = ""
     """Where it is to go back to."""
@@ -414,35 +390,31 @@ class Places:
         its host from doing it."""
         if why is not None:
             return Answer(id=request.id, code=result.code, message=str(render(why)))
-        told = self._told(result, request.target or self.home)
+        target, closed, reasons = request.target or self.home, self.rules.closed, tuple[Reason, ...]()
+        if result.code is VmRequestCode.NODE_NOT_ALLOWED and target in closed:
+            reasons = (closed[target],)
+        elif result.code is VmRequestCode.NO_TARGET:
+            reasons = tuple(closed[node.name] for node in self.hosts.nodes if node.usable and node.name in closed)[:1]
+        elif result.writes.node is not UNSET:
+            reasons = self.rules.rules_against(result.writes.node)
         if self.passed_through and result.ok and result.writes.node is not UNSET:
-            told = (*told, reason(PlaceReason.MOVED_DOWN, functions=self.passed_through))
-        message = "; ".join(str(render(one)) for one in told)
+            reasons = (*reasons, make_reason(PlaceReason.MOVED_DOWN, functions=self.passed_through))
+        message = "; ".join(str(render(one)) for one in reasons)
         return Answer(id=request.id, code=result.code, message=message)
-
-    def _told(self, result: VmRequestResult, target: str) -> tuple[Reason, ...]:
-        closed = self.rules.closed
-        match result.code:
-            case VmRequestCode.NODE_NOT_ALLOWED if target in closed:
-                return (closed[target],)
-            case VmRequestCode.NO_TARGET:
-                return tuple(closed[node.name] for node in self.hosts.nodes if node.usable and node.name in closed)[:1]
-            case _:
-                return self.rules.against(result.writes.node) if result.writes.node is not UNSET else ()
 
 
 async def places_for(store: Store, vm: VirtualMachine, request: Request) -> Places:
     """By a fresh look; nothing is looked at where the request sends it nowhere."""
     if request.verb not in RELOCATIONS:
         return Places()
-    hosts, home = await survey(store), vm.status.home if request.verb == "unmigrate" else ""
+    hosts, home = await survey_hosts(store), vm.status.home if request.verb == "unmigrate" else ""
     leaving = vm.host if request.with_group else ""
-    rules = await ruled(store, vm, hosts, leaving=leaving, returning=home)
+    rules = await judge_hosts(store, vm, hosts, leaving=leaving, returning=home)
     return Places(hosts, rules, home, tuple(one.label for one in vm.spec.passed_through))
 
 
 def _decide(node: VmContext, vm: VirtualMachine, request: Request, places: Places) -> VmRequestResult:
-    given = request_input(vm, request, places, choice(node), frozen=node.frozen)
+    given = request_input(vm, request, places, build_choice(node), frozen=node.frozen)
     return node.decisions.use(VM_REQUEST, given, subject=vm.name)
 
 
@@ -464,11 +436,11 @@ def request_input(
         vm=RequestedVm(
             state=state_of(vm),
             node=vm.host,
-            last_node=away_from(vm),
+            last_node=find_home_elsewhere(vm),
             method=vm.spec.move_method or "none",
             migration_active=active_move(vm) is not None,
             held=bool(vm.status.holders),
-            **needs(vm, places.rules),
+            **needs_of(vm, places.rules),
         ),
         nodes=places.hosts.nodes,
         frozen=frozen,
@@ -479,17 +451,17 @@ def request_input(
     )
 
 
-def written(vm: VirtualMachine, writes: VmWrites, move_id: str) -> VirtualMachineStatus:
+def apply_writes(vm: VirtualMachine, writes: VmWrites, move_id: str) -> VirtualMachineStatus:
     """The status after what an accepted request writes."""
     status = vm.status
     if writes.node is not UNSET:
         phase = writes.state if writes.state is not UNSET else status.phase
-        home = writes.last_node if writes.last_node is not UNSET else away_from(vm)
-        return relocated(vm, target=writes.node, home=home, phase=phase, move_id=move_id)
+        home = writes.last_node if writes.last_node is not UNSET else find_home_elsewhere(vm)
+        return relocate_status(vm, target=writes.node, home=home, phase=phase, move_id=move_id)
     if writes.last_node is not UNSET:
         status = _replace(status, home=writes.last_node or vm.host)
     if writes.via is not UNSET:
-        return in_phase(status, writes.via, reason(VmReason.TO_BE_DISABLED))
+        return set_phase(status, writes.via, make_reason(VmReason.TO_BE_DISABLED))
     if writes.state is not UNSET:
-        status = _replace(in_phase(status, writes.state), rejection=None)
+        status = _replace(set_phase(status, writes.state), rejection=None)
     return status

@@ -1,8 +1,8 @@
 """The choice of another host for a virtual machine, and what is written when it is to go there.
 
-Figures that hosts publish are up to an interval old, so whoever places several virtual machines in a row has to book
-each of them (``booked``) before choosing again, else all of them go to the host that looked emptiest
-(docs/reference/node-decisions.md#selectnode). A choice reserves nothing: the host itself may still refuse.
+Figures that hosts publish are up to an interval old, so a caller that places several virtual machines in a row has to
+book each of them (``book_vm``) before choosing again, else all of them go to the host that looked emptiest
+(docs/design/node-decisions.md#selectnode). A choice reserves nothing: the host itself may still refuse.
 
 A move begins with one write of the virtual machine (where it is assigned, where its home is, and the record of the
 migration) after the label by which the target finds it.
@@ -17,30 +17,44 @@ from typing import Final, Literal, TypedDict
 
 import msgspec
 
-from outlive.base.natural import natural_key
+from outlive.base import natural_key
 from outlive.node.functions.books import move_refusals
 from outlive.node.membership.states import member_view
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.states import VmState, state_of
-from outlive.placement.reservations import arrival_host, blocked_hosts, has_landed, unused
-from outlive.placement.rules import HostFacts, Peers, Verdict, demands_of, facts_of, judge, storage_refusal
+from outlive.placement import (
+    HostFacts,
+    Peers,
+    RuleVerdict,
+    arrival_host,
+    blocked_hosts,
+    demands_of,
+    facts_of,
+    has_landed,
+    judge,
+    storage_refusal,
+    unused_amounts,
+)
 from outlive.resources import (
+    WEIGHT_LIMIT,
     Amounts,
     Assigned,
+    HostUsage,
     Hypervisor,
     HypervisorUsage,
     MemberRecord,
     Membership,
+    Migration,
     Reservation,
     VirtualMachine,
+    VirtualMachineStatus,
+    explain_out_of_service,
+    first_lost,
+    lost_places,
+    observed_condition,
 )
-from outlive.resources.hosts import HostUsage, lost_places, observed_condition, out_of_service
-from outlive.resources.policies import WEIGHT_LIMIT
 from outlive.resources.reasons import Reason
-from outlive.resources.storage_places import first_lost
-from outlive.resources.vms import Migration, VirtualMachineStatus
-from outlive.runtime.decisions import Decision
-from outlive.runtime.units import Amount, Number
+from outlive.runtime import Amount, Decision, Number
 from outlive.store import Store, list_all, read
 
 RUN: Final = "run"
@@ -49,7 +63,7 @@ READY: Final = "ready"
 """Domain state of a host that is schedulable."""
 
 
-class Selector(enum.StrEnum):
+class HostSelector(enum.StrEnum):
     """By which figure the best host is found."""
 
     MEM = "mem"
@@ -61,7 +75,7 @@ class Selector(enum.StrEnum):
 
 
 MemMeans = Literal["provisioned", "free"]
-"""What the selector ``mem`` looks at."""
+"""Figure for the selector ``mem``."""
 
 
 class NodeMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +125,7 @@ class Needing(msgspec.Struct, frozen=True, kw_only=True):
     """How well it would be on a host by its soft rules and preferred hosts: larger is better, absent: 0."""
 
 
-class Wanted(Needing, frozen=True, kw_only=True):
+class VmToPlace(Needing, frozen=True, kw_only=True):
     """The same, and where it is now: never the answer."""
 
     node: str | None = None
@@ -128,7 +142,7 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
 class SelectNodeInput(Choosing, frozen=True, kw_only=True):
     """Which host for this virtual machine?"""
 
-    vm: Wanted
+    vm: VmToPlace
     nodes: tuple[NodeFigures, ...]
 
 
@@ -136,7 +150,7 @@ class SelectNodeResult(msgspec.Struct, frozen=True, kw_only=True):
     """The host, by which selector, and who else would have done."""
 
     target: str | None
-    selector: Selector
+    selector: HostSelector
     candidates: tuple[str, ...]
 
 
@@ -146,8 +160,10 @@ def select_node(given: SelectNodeInput) -> SelectNodeResult:
     Hosts that degrade come after all others; among the rest those come first that suit its rules better.
     """
     selector = chosen_selector(given.vm.selector, given.default_selector)
-    figure = _figure(selector, given.mem_means)
-    candidates = [node for node in given.nodes if _allowed(node, given.vm) and _has_room(node, given, figure)]
+    figure = selector
+    if selector is HostSelector.MEM:
+        figure = HostSelector.MEMFREE if given.mem_means == "free" else HostSelector.MEMPROV
+    candidates = [node for node in given.nodes if _is_allowed(node, given.vm) and _has_room(node, given, figure)]
     candidates.sort(key=lambda node: natural_key(node.name))
     merit, ranks = _MERIT[figure], given.vm.ranks
     best = max(  # the first of equals
@@ -165,15 +181,15 @@ SELECT_NODE: Final = Decision(
 )
 
 
-def chosen_selector(own: str | None, default: str | None) -> Selector:
+def chosen_selector(own: str | None, default: str | None) -> HostSelector:
     """The virtual machine's selector if there is such a one, else the default if there is, else ``mem``."""
     for name in (own, default):
-        if name in set(Selector):
-            return Selector(name)
-    return Selector.MEM
+        if name in set(HostSelector):
+            return HostSelector(name)
+    return HostSelector.MEM
 
 
-def booked(node: NodeFigures, vm: Needing) -> NodeFigures:
+def book_vm(node: NodeFigures, vm: Needing) -> NodeFigures:
     """The host with one more virtual machine. Used grows as free shrinks, or it would be counted twice."""
     before, memory = node.memory, vm.memory
     memory_after = msgspec.structs.replace(
@@ -193,7 +209,7 @@ def booked(node: NodeFigures, vm: Needing) -> NodeFigures:
 
 def best_node(given: Choosing, nodes: tuple[NodeFigures, ...], vm: Needing, source: str | None) -> str | None:
     """The host for the virtual machine, which is on ``source`` now; ``None`` where no host will do."""
-    wanted = Wanted(
+    wanted = VmToPlace(
         node=source,
         memory=vm.memory,
         vcpus=vm.vcpus,
@@ -224,7 +240,7 @@ class Books:
     def place(self, vm: Needing, source: str | None = None) -> str | None:
         """Choose a host and book the virtual machine there; ``None`` where no host will do."""
         target = best_node(self._given, self.nodes, vm, source)
-        self.nodes = tuple(booked(one, vm) if one.name == target else one for one in self.nodes)
+        self.nodes = tuple(book_vm(one, vm) if one.name == target else one for one in self.nodes)
         return target
 
 
@@ -235,7 +251,7 @@ def home_after(old: str | None, *, target: str, source: str) -> str:
     return old or source
 
 
-def _allowed(node: NodeFigures, vm: Wanted) -> bool:
+def _is_allowed(node: NodeFigures, vm: VmToPlace) -> bool:
     allowed = (not vm.node_limit or node.name in vm.node_limit) and node.name not in vm.closed
     return node.usable and node.name != vm.node and allowed
 
@@ -249,27 +265,21 @@ def _room_free(node: NodeFigures) -> Number:
     return node.memory.free - node.memory.reserved
 
 
-_MERIT: Final[dict[Selector, Callable[[NodeFigures], Number]]] = {
-    Selector.MEMPROV: _room_provisioned,
-    Selector.MEMFREE: _room_free,
-    Selector.LOAD: lambda node: -node.load,
-    Selector.VCPUS: lambda node: -node.vcpu_allocated,
-    Selector.VMS: lambda node: -node.domains_count,
+_MERIT: Final[dict[HostSelector, Callable[[NodeFigures], Number]]] = {
+    HostSelector.MEMPROV: _room_provisioned,
+    HostSelector.MEMFREE: _room_free,
+    HostSelector.LOAD: lambda node: -node.load,
+    HostSelector.VCPUS: lambda node: -node.vcpu_allocated,
+    HostSelector.VMS: lambda node: -node.domains_count,
 }
 """The host with the most of it is the best; ``mem`` is one of the first two."""
 
 
-def _figure(selector: Selector, mem_means: MemMeans) -> Selector:
-    if selector is Selector.MEM:
-        return Selector.MEMFREE if mem_means == "free" else Selector.MEMPROV
-    return selector
-
-
-def _has_room(node: NodeFigures, given: SelectNodeInput, figure: Selector) -> bool:
+def _has_room(node: NodeFigures, given: SelectNodeInput, figure: HostSelector) -> bool:
     if given.require_fit:
         fits = _room_free(node) >= given.vm.memory
-        return fits and (figure is not Selector.MEMPROV or _room_provisioned(node) >= given.vm.memory)
-    return figure not in (Selector.MEMPROV, Selector.MEMFREE) or _MERIT[figure](node) > 0
+        return fits and (figure is not HostSelector.MEMPROV or _room_provisioned(node) >= given.vm.memory)
+    return figure not in (HostSelector.MEMPROV, HostSelector.MEMFREE) or _MERIT[figure](node) > 0
 
 
 MEBIBYTE: Final = 1 << 20
@@ -284,7 +294,7 @@ class Choice(TypedDict):
     mem_means: MemMeans
 
 
-def choice(node: VmContext) -> Choice:
+def build_choice(node: VmContext) -> Choice:
     """As the cluster and this host's settings say."""
     settings, cluster = node.settings, node.desired.cluster_spec
     return Choice(
@@ -305,7 +315,7 @@ class Needs(TypedDict):
     ranks: dict[str, int]
 
 
-def needs(vm: VirtualMachine, ruled: Ruled | None = None) -> Needs:
+def needs_of(vm: VirtualMachine, ruled: Ruled | None = None) -> Needs:
     """As its spec says; ``ruled``: and as its rules say of hosts."""
     return Needs(
         memory=vm.spec.resources.memory_bytes / MEBIBYTE,
@@ -317,12 +327,12 @@ def needs(vm: VirtualMachine, ruled: Ruled | None = None) -> Needs:
     )
 
 
-def away_from(vm: VirtualMachine) -> str:
+def find_home_elsewhere(vm: VirtualMachine) -> str:
     """Its home, while it is somewhere else; empty at home."""
     return "" if vm.status.home == vm.host else vm.status.home
 
 
-def relocated(vm: VirtualMachine, *, target: str, home: str, phase: str, move_id: str) -> VirtualMachineStatus:
+def relocate_status(vm: VirtualMachine, *, target: str, home: str, phase: str, move_id: str) -> VirtualMachineStatus:
     """The status of a virtual machine that is to go to ``target``; with a move if it is up, at once if it is down.
 
     ``home`` empty: the target is its home from now on.
@@ -344,7 +354,7 @@ def relocated(vm: VirtualMachine, *, target: str, home: str, phase: str, move_id
 
 
 @dataclass(frozen=True, slots=True)
-class Hosts:
+class ClusterHosts:
     """All hosts, as one look shows them."""
 
     nodes: tuple[NodeFigures, ...] = ()
@@ -357,7 +367,7 @@ class Hosts:
 class Ruled:
     """What the rules of one virtual machine say of all hosts."""
 
-    verdicts: dict[str, Verdict]
+    verdicts: dict[str, RuleVerdict]
 
     @property
     def closed(self) -> dict[str, Reason]:
@@ -370,17 +380,19 @@ class Ruled:
         found = {host: one.weight - len(one.against) * (WEIGHT_LIMIT + 1) for host, one in self.verdicts.items()}
         return {host: rank for host, rank in found.items() if rank}
 
-    def against(self, host: str) -> tuple[Reason, ...]:
+    def rules_against(self, host: str) -> tuple[Reason, ...]:
         """The soft rules that it would go against there."""
         verdict = self.verdicts.get(host)
         return verdict.against if verdict is not None else ()
 
 
-async def ruled(store: Store, vm: VirtualMachine, hosts: Hosts, *, leaving: str = "", returning: str = "") -> Ruled:
+async def judge_hosts(
+    store: Store, vm: VirtualMachine, hosts: ClusterHosts, *, leaving: str = "", returning: str = ""
+) -> Ruled:
     """What its rules say of each host but its own, by a fresh look at the others of its groups.
 
-    All virtual machines are listed for one that is in a group or has virtual functions, and none for any other. Whoever
-    is on a host that does not work is not regarded. ``leaving``: a host that all leave: who is there goes where this
+    All virtual machines are listed for one that is in a group or has virtual functions, and none for any other. Those
+    on a host that does not work do not count. ``leaving``: a host that all leave: who is there goes where this
     one goes. ``returning``: a host that takes its own back: who belongs there counts as there.
     """
     demands, peers = demands_of(vm), Peers()
@@ -393,21 +405,21 @@ async def ruled(store: Store, vm: VirtualMachine, hosts: Hosts, *, leaving: str 
         async for one in list_all(store, VirtualMachine):
             shared = [rule for rule in one.spec.affinity_rules if rule in demands.rules]
             if shared and one.name != vm.name:
-                at = {returning} if returning and one.status.home == returning else one.hosts() & works
+                at = {returning} if returning and one.status.home == returning else one.involved_hosts() & works
                 peers.put(one.name, shared, sorted(at))
 
-    def verdict(host: str) -> Verdict:
+    def judge_host(host: str) -> RuleVerdict:
         place = first_lost(vm.spec.disks, hosts.lost_places.get(host, ()))
         if place is not None:
-            return Verdict(refusal=storage_refusal(vm.name, host, place))
+            return RuleVerdict(refusal=storage_refusal(vm.name, host, place))
         if host in lacking:
-            return Verdict(refusal=lacking[host])
+            return RuleVerdict(refusal=lacking[host])
         return judge(demands, host, peers, hosts.facts.get(host))
 
-    return Ruled({node.name: verdict(node.name) for node in hosts.nodes if node.name != vm.host})
+    return Ruled({node.name: judge_host(node.name) for node in hosts.nodes if node.name != vm.host})
 
 
-async def survey(store: Store) -> Hosts:
+async def survey_hosts(store: Store) -> ClusterHosts:
     """What all hosts have published. Memory in MiB; what reservations hold counts as reserved, as for placement."""
     usages = {each.name: each.usage async for each in list_all(store, HypervisorUsage)}
     members = {each.name: member_view(each).record async for each in list_all(store, Membership)}
@@ -417,23 +429,25 @@ async def survey(store: Store) -> Hosts:
     async for slot in list_all(store, Reservation):
         if not has_landed(slot, listed.get(arrival_host(slot), ())):
             for name in blocked_hosts(slot):
-                reserved[name] = reserved.get(name, 0) + unused(slot, running=listed.get(name, ())).memory_bytes
-    return Hosts(
+                reserved[name] = reserved.get(name, 0) + unused_amounts(slot, running=listed.get(name, ())).memory_bytes
+    return ClusterHosts(
         nodes=tuple(
-            _figures(one, members.get(one.name), usages.get(one.name), reserved.get(one.name, 0)) for one in hosts
+            _build_figures(one, members.get(one.name), usages.get(one.name), reserved.get(one.name, 0)) for one in hosts
         ),
         facts={host.name: facts_of(host) for host in hosts},
         lost_places={host.name: places for host in hosts if (places := lost_places(host))},
     )
 
 
-def _figures(host: Hypervisor, member: MemberRecord | None, usage: HostUsage | None, reserved: int) -> NodeFigures:
+def _build_figures(
+    host: Hypervisor, member: MemberRecord | None, usage: HostUsage | None, reserved: int
+) -> NodeFigures:
     capacity, allocation = host.effective_capacity() or Amounts(), host.status.allocation or Amounts()
     total, allocated = capacity.memory_bytes / MEBIBYTE, allocation.memory_bytes / MEBIBYTE
     provisioned = usage.provisioned.memory_bytes / MEBIBYTE if usage is not None else 0
     return NodeFigures(
         name=host.name,
-        daemon_state=RUN if _works(host, member) else "stop",
+        daemon_state=RUN if _is_working(host, member) else "stop",
         domain_state=host.status.domain_state or READY,
         memory=NodeMemory(
             total=total,
@@ -450,13 +464,16 @@ def _figures(host: Hypervisor, member: MemberRecord | None, usage: HostUsage | N
     )
 
 
-def _works(host: Hypervisor, member: MemberRecord | None) -> bool:
+def _is_working(host: Hypervisor, member: MemberRecord | None) -> bool:
     return (
-        member is not None and member.state == "Held" and not out_of_service(host) and observed_condition(host) is None
+        member is not None
+        and member.state == "Held"
+        and not explain_out_of_service(host)
+        and observed_condition(host) is None
     )
 
 
-async def works(store: Store, name: str) -> bool:
+async def is_working(store: Store, name: str) -> bool:
     """Whether the host works and takes virtual machines, by a fresh look."""
     host, member = await read(store, Hypervisor, name), await read(store, Membership, name)
-    return host is not None and member is not None and _works(host, member_view(member).record)
+    return host is not None and member is not None and _is_working(host, member_view(member).record)

@@ -21,10 +21,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outlive.base.clock import as_datetime
-from outlive.base.deadline import deadline
-from outlive.base.errors import BadInput, OutliveError, Unknown
-from outlive.base.logging import get_logger
+from outlive.base import BadInput, OutliveError, Unknown, as_datetime, deadline, get_logger
 from outlive.node.membership.holders import (
     CREATE,
     GATE_OPEN,
@@ -39,24 +36,22 @@ from outlive.node.membership.states import MemberView
 from outlive.node.ports import Domain, DomainState, GuardPort, MigrationSettings
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.domains import LocalDomains
-from outlive.node.vm.locks import obstacle
+from outlive.node.vm.locks import find_obstacle
 from outlive.node.vm.start_order import StartTurn, turn_of, turn_over
 from outlive.node.vm.states import (
     VmState,
-    brought,
     fence_of,
-    in_phase,
     is_to_run,
     reach_of,
     restarts_elsewhere,
+    set_phase,
     state_of,
+    was_brought,
 )
 from outlive.node.vm.stop import destroy, release
-from outlive.resources import VirtualMachine
-from outlive.resources.policies import limits_of
-from outlive.resources.reasons import BLOCKED_BY_OTHERS, OF_EVERY_HOST, Reason, VmReason, reason, render
-from outlive.resources.vms import Rejection, StartOrder, VirtualMachineStatus
-from outlive.runtime.steps import Refusal
+from outlive.resources import Rejection, StartOrder, VirtualMachine, VirtualMachineStatus, limits_of
+from outlive.resources.reasons import BLOCKED_BY_OTHERS, OF_EVERY_HOST, Reason, VmReason, make_reason, render
+from outlive.runtime import Refusal
 
 BACK_OFF_S: Final = (5.0, 15.0, 45.0, 135.0, 300.0)
 """Waits before a virtual machine that ended by itself, or did not start, is started again."""
@@ -116,7 +111,7 @@ Rules = Callable[[VirtualMachine], Awaitable[Ruling]]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StartResult:
     """What came of it."""
 
     vm: VirtualMachine
@@ -137,7 +132,7 @@ async def add_entry(
     step: Callable[[VirtualMachine, Fresh], HoldersOutcome],
     order: StartOrder | UnsetType | None = UNSET,
     rules: Rules | None = None,
-) -> Entry | None:
+) -> StartResult | None:
     """Write this host's entry as the step says, on exactly the version for which ``may`` and the step said yes.
 
     ``order``: what the document is to say with it of others, if anything else. ``rules``: asked only where nothing else
@@ -150,15 +145,15 @@ async def add_entry(
         vm = await node.guard_deletion(name)
     if vm is None or not may(vm):
         return None
-    if foreign := node.foreign.block(vm):
-        return Entry(vm, problem=reason(VmReason.FOREIGN_DOMAIN, domains=", ".join(foreign)))
+    if foreign := node.foreign.find_blockers(vm):
+        return StartResult(vm, problem=make_reason(VmReason.FOREIGN_DOMAIN, domains=", ".join(foreign)))
     if rules is not None and vm.spec.affinity_rules:
-        outcome = step(vm, await _fresh(node, vm, ""))
+        outcome = step(vm, await _read_fresh(node, vm, ""))
         ruling = await rules(vm) if outcome.refused is None else Ruling()
         if outcome.refused is not None or ruling != Ruling():
-            return Entry(vm, refused=outcome.refused, ruling=ruling)
-    fresh = await _fresh(node, vm, node.ids.uuid())
-    if not await node.confirmed():
+            return StartResult(vm, refused=outcome.refused, ruling=ruling)
+    fresh = await _read_fresh(node, vm, node.ids.new_uuid())
+    if not await node.confirm_store():
         return None
     run_id = fresh.run_id
     refusal: Refusal | None = None
@@ -178,14 +173,14 @@ async def add_entry(
 
     after = await node.change(name, change)
     if after is not None and any(one.run_id == run_id for one in after.status.holders):
-        return Entry(after, run_id, held_in)
+        return StartResult(after, run_id, held_in)
     _log.info("vm.not_held", vm=name, host=node.host, why=refusal.why if refusal is not None else "changed")
-    return Entry(after, refused=refusal) if after is not None and refusal is not None else None
+    return StartResult(after, refused=refusal) if after is not None and refusal is not None else None
 
 
-async def _fresh(node: VmContext, vm: VirtualMachine, run_id: str) -> Fresh:
-    members = await node.members(vm)
-    paused = await node.pause.paused()
+async def _read_fresh(node: VmContext, vm: VirtualMachine, run_id: str) -> Fresh:
+    members = await node.read_members(vm)
+    paused = await node.pause.is_paused()
     # A host reports what the store did not know before it registers: who saw that all have sees all their reports.
     unknown_run = await node.unknown_run(vm.name) if not vm.status.holders else ""
     return Fresh(run_id, members, (await node.guard.report()).gate_open, paused, unknown_run)
@@ -207,7 +202,7 @@ class Created:
 
 
 async def create(
-    node: VmContext, entry: Entry, memory: VmMemory, *, incoming: MigrationSettings | None = None
+    node: VmContext, entry: StartResult, memory: VmMemory, *, incoming: MigrationSettings | None = None
 ) -> Created | None:
     """Go past the gate with this run, create its domain and look; ``incoming``: it listens for another host's guest.
 
@@ -232,9 +227,9 @@ async def create(
     except TimeoutError:
         problem = f"not created within {limit_s:g} s"
     finally:
-        node.domains.ended(name)
+        node.domains.note_created(name)
     memory.late_create = run_id
-    await node.domains.look()
+    await node.domains.refresh()
     domain = node.domains.by_vm.get(name)
     outside = domain is not None and domain.run_id == run_id and not domain.guarded
     ended = outside and node.desired.spec.fencing.armed and await destroy(node, name, run_id=run_id)
@@ -247,7 +242,7 @@ async def create(
     return Created(domain, problem)
 
 
-async def _pass_gate(node: VmContext, entry: Entry) -> int | None:
+async def _pass_gate(node: VmContext, entry: StartResult) -> int | None:
     """The epoch in which the domain may be created; ``None``: it may not, and the entry was given back."""
     name, run_id = entry.vm.name, entry.run_id
     node.creates[run_id] = None
@@ -313,7 +308,7 @@ async def end_former_creates(guard: GuardPort, domains: LocalDomains, own: Colle
     former = [run for run in (await guard.report()).creates if run not in own]
     if not former:
         return 0
-    await domains.look()
+    await domains.refresh()
     starting = {domain.run_id for domain in domains.by_vm.values() if domain.state is DomainState.STARTING}
     over = [run for run in former if run not in starting]
     for run in over:
@@ -351,7 +346,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory, 
             reach=reach_of(now),
             gate_open=fresh.gate_open,
             run_id=fresh.run_id,
-            here=name in node.domains.names(),
+            here=name in node.domains.list_names(),
             paused=fresh.paused,
             deleting=now.deleting,
             guarded=now.guarded,
@@ -366,43 +361,43 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory, 
     if entry is None:
         return AGAIN_S if node.lease.held else SOON_S
     if entry.problem is not None:
-        return await _obstructed(node, entry.vm, entry.problem, memory)
+        return await _handle_obstacle(node, entry.vm, entry.problem, memory)
     if entry.refused is not None:
         await turn_over(node, entry.vm, turn)
         if entry.refused.precondition == GATE_OPEN.name and (await node.guard.report()).gave_up:
-            return await _obstructed(node, entry.vm, reason(VmReason.GUARD_GAVE_UP, host=node.host), memory)
+            return await _handle_obstacle(node, entry.vm, make_reason(VmReason.GUARD_GAVE_UP, host=node.host), memory)
         if entry.refused.precondition == NAME_NOT_RUNNING.name:
-            return await _obstructed(node, entry.vm, reason(VmReason.NAME_RUNS, why=entry.refused.why), memory)
+            return await _handle_obstacle(
+                node, entry.vm, make_reason(VmReason.NAME_RUNS, why=entry.refused.why), memory
+            )
         if entry.refused.precondition == NOT_PAUSED.name:
             await report_waiting(node, entry.vm, VmReason.CLUSTER_PAUSED)
-        return _later(memory)
+        return _next_wait(memory)
     if entry.ruling.why_not:
         return await _refuse(node, entry.vm, turn, entry.ruling.why_not)
     if entry.ruling.wait_s:
         return entry.ruling.wait_s
     try:
-        why = await obstacle(node, entry.vm) or await _without_functions(node, entry.vm)
+        why = await find_obstacle(node, entry.vm)
+        if why is None and (lacks := await node.functions.assign(entry.vm)) is not None:
+            why = make_reason(VmReason.FUNCTION_NOT_FREE, why=render(lacks).text, host=node.host)
     except Exception:
         await release(node, name)  # nothing was created: whatever went wrong, no entry stays behind
         raise
     if why is not None:
-        return await _obstructed(node, entry.vm, why, memory)
+        return await _handle_obstacle(node, entry.vm, why, memory)
     memory.obstructions = 0
     created = await create(node, entry, memory)
     if created is None:
-        return not_before(node, memory)
+        return delay_start(node, memory)
     if created.domain is not None:
         memory.waits = 0
         return await report_running(node, name, memory)
     if created.invalid:
-        return await _obstructed(node, entry.vm, reason(VmReason.DEFINITION_INVALID, problem=created.problem), memory)
-    return await _failed(node, entry.vm, created.problem or "its domain ended at once", memory)
-
-
-async def _without_functions(node: VmContext, vm: VirtualMachine) -> Reason | None:
-    """The virtual function that it does not get here; ``None``: it uses all that it needs from now on."""
-    why = await node.functions.assign(vm)
-    return None if why is None else reason(VmReason.FUNCTION_NOT_FREE, why=render(why).text, host=node.host)
+        return await _handle_obstacle(
+            node, entry.vm, make_reason(VmReason.DEFINITION_INVALID, problem=created.problem), memory
+        )
+    return await _handle_failure(node, entry.vm, created.problem or "its domain ended at once", memory)
 
 
 async def report_waiting(node: VmContext, vm: VirtualMachine, code: VmReason) -> None:
@@ -411,24 +406,24 @@ async def report_waiting(node: VmContext, vm: VirtualMachine, code: VmReason) ->
         return
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-        return in_phase(now.status, now.status.phase, reason(code)) if now.host == node.host else None
+        return set_phase(now.status, now.status.phase, make_reason(code)) if now.host == node.host else None
 
     await node.change(vm.name, change)
 
 
-def _later(memory: VmMemory) -> float:
+def _next_wait(memory: VmMemory) -> float:
     memory.waits += 1
     return float(min(WAIT_CAP_S, WAIT_S * 2.0 ** min(memory.waits - 1, 10)))
 
 
-def not_before(node: VmContext, memory: VmMemory) -> float:
+def delay_start(node: VmContext, memory: VmMemory) -> float:
     """The same, also when something changes before: giving the hold back is such a change itself."""
-    wait_s = _later(memory)
+    wait_s = _next_wait(memory)
     memory.not_before_s = node.clock.monotonic() + wait_s
     return wait_s
 
 
-async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: VmMemory) -> float | None:
+async def _handle_obstacle(node: VmContext, vm: VirtualMachine, why: Reason, memory: VmMemory) -> float | None:
     """A lock on its disks, or something on this host, is in the way: release the hold, and report what would help.
 
     What is in the way of every host (``OF_EVERY_HOST``) sends it to none: what a recovery assigned here stays and is
@@ -437,12 +432,12 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
     again, unconfirmed = why.code in TRANSIENT, why.code in BLOCKED_BY_OTHERS
     stays = unconfirmed or why.code in OF_EVERY_HOST
     waits = stays or why.code == VmReason.FOREIGN_DOMAIN
-    leaves = brought(vm) or (restarts_elsewhere(vm) and not waits)
+    leaves = was_brought(vm) or (restarts_elsewhere(vm) and not waits)
     memory.obstructions = memory.obstructions + 1 if again else 0
     _log.warning("vm.obstructed", vm=vm.name, host=node.host, reason=why.code, why=render(why).text)
     if (again and memory.obstructions < OBSTRUCTION_TRIES) or ((again or unconfirmed) and not leaves):
         await release(node, vm.name, why=why)
-        return not_before(node, memory)
+        return delay_start(node, memory)
     if not leaves:
         return None if await release(node, vm.name, phase=VmState.FAIL, why=why) else SOON_S
     memory.obstructions = 0
@@ -450,13 +445,13 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
         node, vm.name, rejection=rejection_by(node, vm, why, stays=stays), why=why if stays else None
     )
     if stays:
-        return not_before(node, memory)
+        return delay_start(node, memory)
     return None if released else SOON_S
 
 
 async def _refuse(node: VmContext, vm: VirtualMachine, turn: StartTurn, why: str) -> float | None:
     """It goes to the next host, if another one may start it: where it is, a hard rule of it closes this host."""
-    problem = reason(VmReason.AGAINST_AFFINITY, why=why)
+    problem = make_reason(VmReason.AGAINST_AFFINITY, why=why)
     _log.warning("vm.start_against_affinity", vm=vm.name, host=node.host, why=why)
     await turn_over(node, vm, turn)
     if restarts_elsewhere(vm):
@@ -470,20 +465,20 @@ def rejection_by(node: VmContext, vm: VirtualMachine, why: Reason, *, stays: boo
     return Rejection(hypervisor=node.host, fence=fence_of(vm), reason=why.code, message=said.text, stays=stays)
 
 
-async def _failed(node: VmContext, vm: VirtualMachine, problem: str, memory: VmMemory) -> float | None:
+async def _handle_failure(node: VmContext, vm: VirtualMachine, problem: str, memory: VmMemory) -> float | None:
     """Try again here for as often as its policy says; what a recovery brought here goes to the next host at once."""
     memory.failures += 1
     wait_s = BACK_OFF_S[min(memory.failures, len(BACK_OFF_S)) - 1]
     memory.not_before_s = node.clock.monotonic() + wait_s
-    tried, failed = memory.failures, reason(VmReason.NOT_CREATED, problem=problem)
+    tried, failed = memory.failures, make_reason(VmReason.NOT_CREATED, problem=problem)
     often = tried > limits_of(vm.spec.recovery, node.desired.cluster_spec.recovery).max_restarts
-    if brought(vm) or (often and restarts_elsewhere(vm)):
+    if was_brought(vm) or (often and restarts_elsewhere(vm)):
         if not await release(node, vm.name, rejection=rejection_by(node, vm, failed)):
             return SOON_S
         memory.failures, memory.not_before_s = 0, 0.0
         return None
     if often:
-        why = reason(VmReason.START_FAILED, host=node.host, tries=tried, problem=problem)
+        why = make_reason(VmReason.START_FAILED, host=node.host, tries=tried, problem=problem)
         return None if await release(node, vm.name, phase=VmState.FAIL, why=why) else SOON_S
     await release(node, vm.name, why=failed)
     return wait_s
@@ -498,7 +493,7 @@ async def report_running(node: VmContext, name: str, memory: VmMemory) -> float 
     seen = "running" if running else "paused"
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-        entry, status = node.entry(now), now.status
+        entry, status = node.find_entry(now), now.status
         since = as_datetime(node.clock.now())
         holders = tuple(
             _replace(one, seen=seen, vnc=domain.vnc, since=one.since or since) if one == entry else one
@@ -507,7 +502,7 @@ async def report_running(node: VmContext, name: str, memory: VmMemory) -> float 
         status = _replace(status, holders=holders)
         if (running or why is not None) and now.host == node.host and state_of(now) == VmState.START:
             mine = status.rejection is not None and status.rejection.hypervisor == node.host
-            status = _replace(in_phase(status, VmState.START, why), rejection=None if mine else status.rejection)
+            status = _replace(set_phase(status, VmState.START, why), rejection=None if mine else status.rejection)
         return status
 
     await node.change(name, change)

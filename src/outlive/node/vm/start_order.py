@@ -2,7 +2,7 @@
 
 The order only ever delays a start, and for a while only: who is missing or stopped is not waited for, who waits for
 each other in a circle starts one by one, and after a limit everybody starts, with the reason written down
-(docs/reference/node-decisions.md#vmstart_order). Not promised: that a guest is ready when its machine is seen running.
+(docs/design/node-decisions.md#vmstart_order). Not promised: that a guest is ready when its machine is seen running.
 
 Seen running means: its document says so, its host holds its membership in the epoch that runs it, and has renewed it
 since this daemon first saw that. Times are this daemon's own: after a restart it waits once more. Nothing that safety
@@ -17,22 +17,28 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.clock import as_datetime
-from outlive.base.logging import get_logger
-from outlive.base.phrases import listing
+from outlive.base import as_datetime, get_logger, join_parts
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import OrderMemory, VmContext, VmMemory
-from outlive.node.vm.states import VmState, active_move, fence_of, is_to_run, order_here, state_of
-from outlive.resources import Holder, Hypervisor, Membership, VirtualMachine
-from outlive.resources.reasons import OrderReason, Value, VmReason, reason, render
-from outlive.resources.vms import START_AFTER_LIMIT, MigrationPhase, RecoveryPhase, StartOrder, VirtualMachineStatus
-from outlive.runtime.decisions import Decision
-from outlive.runtime.units import Amount
+from outlive.node.vm.states import VmState, active_move, current_order, fence_of, is_to_run, state_of
+from outlive.resources import (
+    START_AFTER_LIMIT,
+    Holder,
+    Hypervisor,
+    Membership,
+    MigrationPhase,
+    RecoveryPhase,
+    StartOrder,
+    VirtualMachine,
+    VirtualMachineStatus,
+)
+from outlive.resources.reasons import OrderReason, Value, VmReason, make_reason, render
+from outlive.runtime import Amount, Decision
 from outlive.store import read
 
 LINK_S: Final = 30.0
-"""Whoever starts after others that wait themselves waits so much longer for each of them, so that a chain whose first
-link does not come still starts one after the other."""
+"""A virtual machine that starts after others that wait themselves waits so much longer for each of them, so that a
+chain whose first link does not come still starts one after the other."""
 NAMED: Final = 3
 """Virtual machines that a sentence names."""
 
@@ -77,10 +83,10 @@ class StartOrderResult(msgspec.Struct, frozen=True, kw_only=True):
 def start_order(given: StartOrderInput) -> StartOrderResult:
     """Whether it may start now, for whom it waits, or without whom it goes."""
     known = {one.vm: one for one in given.known}
-    edges = _edges(given, known)
-    circle = _circle(given.vm, edges)
+    edges = _list_edges(given, known)
+    circle = _find_cycle(given.vm, edges)
     first = len(circle) > 1 and given.vm == min(circle)
-    limit = given.limit + LINK_S * (_height(given.vm, edges) - 1) if given.limit > 0 else 0
+    limit = given.limit + LINK_S * (_chain_length(given.vm, edges) - 1) if given.limit > 0 else 0
     coming: list[str] = []
     without: list[tuple[str, str]] = []
     for name in dict.fromkeys(given.after):
@@ -90,21 +96,21 @@ def start_order(given: StartOrderInput) -> StartOrderResult:
         if one.state != "coming":
             without.append((name, one.why))
         elif first and name in circle:
-            around = listing(sorted(circle), most=NAMED)
-            without.append((name, _said(OrderReason.CIRCLE, around=around)))
+            around = join_parts(sorted(circle), most=NAMED)
+            without.append((name, _render_reason(OrderReason.CIRCLE, around=around)))
         elif given.limit <= 0:
-            without.append((name, _said(OrderReason.NO_LIMIT)))
+            without.append((name, _render_reason(OrderReason.NO_LIMIT)))
         elif given.waited >= limit:
             why = f" (it {one.why})" if one.why else ""
-            without.append((name, _said(OrderReason.LATE, limit_s=f"{limit:g}", why=why)))
+            without.append((name, _render_reason(OrderReason.LATE, limit_s=f"{limit:g}", why=why)))
         else:
             coming.append(name)
     left_out = tuple(name for name, _ in without)
     if not coming:
-        detail = _said(OrderReason.STARTS_WITHOUT, others=_listed(without)) if without else ""
+        detail = _render_reason(OrderReason.STARTS_WITHOUT, others=_format_names(without)) if without else ""
         return StartOrderResult(start=True, without=left_out, detail=detail, limit=limit)
     waits = [(name, known[name].why if name in known else "") for name in coming]
-    detail = _said(OrderReason.STARTS_AFTER, others=_listed(waits), limit_s=f"{limit:g}")
+    detail = _render_reason(OrderReason.STARTS_AFTER, others=_format_names(waits), limit_s=f"{limit:g}")
     return StartOrderResult(start=False, waits_for=tuple(coming), without=left_out, detail=detail, limit=limit)
 
 
@@ -118,14 +124,14 @@ START_ORDER: Final = Decision(
 )
 
 
-def circles(after: Mapping[str, Iterable[str]], vm: str) -> tuple[str, ...]:
+def find_cycle(after: Mapping[str, Iterable[str]], vm: str) -> tuple[str, ...]:
     """The virtual machines that wait for each other around ``vm``, by name; empty where nobody does."""
-    found = _circle(vm, {name: tuple(names) for name, names in after.items()})
+    found = _find_cycle(vm, {name: tuple(names) for name, names in after.items()})
     alone = len(found) == 1 and vm not in after.get(vm, ())
     return () if alone else tuple(sorted(found))
 
 
-def in_order(names: Sequence[str], after: Mapping[str, Iterable[str]]) -> list[str]:
+def sort_by_order(names: Sequence[str], after: Mapping[str, Iterable[str]]) -> list[str]:
     """These names as they are, but none before those that it is after, and those where it would have been.
 
     Of names that are after each other in a circle somebody comes first.
@@ -145,7 +151,7 @@ def in_order(names: Sequence[str], after: Mapping[str, Iterable[str]]) -> list[s
     return list(found)
 
 
-def _edges(given: StartOrderInput, known: Mapping[str, NamedVm]) -> dict[str, tuple[str, ...]]:
+def _list_edges(given: StartOrderInput, known: Mapping[str, NamedVm]) -> dict[str, tuple[str, ...]]:
     """Who waits for whom, among those that do not run yet."""
     waiting = {one.vm: one.after for one in given.known if one.state == "coming"} | {given.vm: given.after}
     named = {name for names in waiting.values() for name in names}
@@ -153,16 +159,16 @@ def _edges(given: StartOrderInput, known: Mapping[str, NamedVm]) -> dict[str, tu
     return {vm: tuple(one for one in names if one in there and one != vm) for vm, names in waiting.items()}
 
 
-def _circle(vm: str, edges: Mapping[str, tuple[str, ...]]) -> set[str]:
+def _find_cycle(vm: str, edges: Mapping[str, tuple[str, ...]]) -> set[str]:
     """Itself, and all that it waits for and that wait for it."""
     back: dict[str, list[str]] = {}
     for one, names in edges.items():
         for name in names:
             back.setdefault(name, []).append(one)
-    return _reached(vm, edges) & _reached(vm, back)
+    return _find_reachable(vm, edges) & _find_reachable(vm, back)
 
 
-def _reached(start: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
+def _find_reachable(start: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
     found, left = {start}, [start]
     while left:
         new = [name for name in edges.get(left.pop(), ()) if name not in found]
@@ -171,7 +177,7 @@ def _reached(start: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
     return found
 
 
-def _height(vm: str, edges: Mapping[str, tuple[str, ...]]) -> int:
+def _chain_length(vm: str, edges: Mapping[str, tuple[str, ...]]) -> int:
     """How many follow one upon the other below it, at least 1; a circle counts as one after the other as well."""
     heights: dict[str, int] = {}
     stack: list[tuple[str, bool]] = [(vm, False)]
@@ -188,13 +194,13 @@ def _height(vm: str, edges: Mapping[str, tuple[str, ...]]) -> int:
     return max(1, heights[vm] - 1)
 
 
-def _listed(whom: list[tuple[str, str]]) -> str:
+def _format_names(whom: list[tuple[str, str]]) -> str:
     named = [f"{name}, which {why}" if why else name for name, why in whom[:NAMED]]
     return f"{'; '.join(named)}{', …' if len(whom) > NAMED else ''}"
 
 
-def _said(code: OrderReason, /, **fields: Value) -> str:
-    return render(reason(code, **fields)).text
+def _render_reason(code: OrderReason, /, **fields: Value) -> str:
+    return render(make_reason(code, **fields)).text
 
 
 LOOKED_AT: Final = 64
@@ -234,12 +240,12 @@ async def turn_of(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> Star
     given = StartOrderInput(
         vm=vm.name,
         after=after,
-        known=await _known(node, vm, after, memory.order),
+        known=await _read_known(node, vm, after, memory.order),
         waited=waited_s,
         limit=float(node.settings.start_after_limit),
     )
     answer = node.decisions.use(START_ORDER, given, subject=vm.name)
-    order = _order(node, vm, answer)
+    order = _build_order(node, vm, answer)
     if not answer.start:
         if vm.status.start_order != order:
             await _report(node, vm, order)
@@ -250,8 +256,8 @@ async def turn_of(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> Star
     return StartTurn(vm.spec.start_after, order=order if answer.without else None)
 
 
-def _order(node: VmContext, vm: VirtualMachine, answer: StartOrderResult) -> StartOrder:
-    before = order_here(vm)
+def _build_order(node: VmContext, vm: VirtualMachine, answer: StartOrderResult) -> StartOrder:
+    before = current_order(vm)
     goes_on = before is not None and (before.waits_for != () or before.without == answer.without)
     since = before.since if before is not None and goes_on else None
     return StartOrder(
@@ -292,7 +298,7 @@ async def _report(node: VmContext, vm: VirtualMachine, order: StartOrder) -> Non
 # What is so of the others
 
 
-async def _known(
+async def _read_known(
     node: VmContext, vm: VirtualMachine, after: tuple[str, ...], memory: OrderMemory
 ) -> tuple[NamedVm, ...]:
     """Those that it names, and, of those that are to come, those that these name."""
@@ -302,24 +308,27 @@ async def _known(
         name = left.pop(0)
         if name in found or name == vm.name:
             continue
-        found[name] = one = await _look(node, name, memory)
+        found[name] = one = await _find_vm(node, name, memory)
         left += one.after
     memory.seen = {name: seen for name, seen in memory.seen.items() if name in found}
     return tuple(found.values())
 
 
-async def _look(node: VmContext, name: str, memory: OrderMemory) -> NamedVm:
+async def _find_vm(node: VmContext, name: str, memory: OrderMemory) -> NamedVm:
     vm = await node.read(name)
     if vm is None:
-        return NamedVm(vm=name, state="missing", why=_said(OrderReason.MISSING))
-    if not is_to_run(vm) and not _comes_back(vm):
-        return NamedVm(vm=name, state="stopped", why=_why_not(vm))
-    if await _runs(node, vm, memory):
+        return NamedVm(vm=name, state="missing", why=_render_reason(OrderReason.MISSING))
+    if not is_to_run(vm) and not _restarts_after_drain(vm):
+        why = _render_reason(OrderReason.NOT_WANTED)
+        if state_of(vm) == VmState.FAIL:
+            why = _render_reason(OrderReason.FAILED, why=vm.status.message or "its host did not report why")
+        return NamedVm(vm=name, state="stopped", why=why)
+    if await _is_running(node, vm, memory):
         return NamedVm(vm=name, state="running")
-    return NamedVm(vm=name, state="coming", why=_why_coming(vm), after=vm.spec.start_after[:START_AFTER_LIMIT])
+    return NamedVm(vm=name, state="coming", why=_explain_coming(vm), after=vm.spec.start_after[:START_AFTER_LIMIT])
 
 
-async def _runs(node: VmContext, vm: VirtualMachine, memory: OrderMemory) -> bool:
+async def _is_running(node: VmContext, vm: VirtualMachine, memory: OrderMemory) -> bool:
     move = active_move(vm)
     if move is not None and move.phase in (MigrationPhase.TRANSFERRING, MigrationPhase.TRANSFERRED):
         return False  # its guest may end at the source, which waits for what becomes of it at the target
@@ -332,9 +341,13 @@ async def _runs(node: VmContext, vm: VirtualMachine, memory: OrderMemory) -> boo
             domain = node.domains.by_vm.get(vm.name)
             return domain is not None and (domain.run_id, domain.state) == (holder.run_id, DomainState.RUNNING)
         return await _host_lives(node, vm.name, holder, memory)
-    if not vm.status.holders and vm.status.assigned is not None:
-        return await _runs_elsewhere(node, vm)
-    return False
+    if vm.status.holders or vm.status.assigned is None:
+        return False
+    host = await read(node.store, Hypervisor, vm.host)
+    if host is None or host.spec.management == "node" or host.status.lost:
+        return False
+    # a host without our daemon is no holder: what it reports counts
+    return state_of(vm) == VmState.START and any(one.id == vm.name and one.active for one in host.status.instances)
 
 
 async def _host_lives(node: VmContext, vm: str, holder: Holder, memory: OrderMemory) -> bool:
@@ -351,35 +364,21 @@ async def _host_lives(node: VmContext, vm: str, holder: Holder, memory: OrderMem
     return member.record.seq > first[1]
 
 
-async def _runs_elsewhere(node: VmContext, vm: VirtualMachine) -> bool:
-    """On a host without our daemon it has no holder: what that host reports counts."""
-    host = await read(node.store, Hypervisor, vm.host)
-    if host is None or host.spec.management == "node" or host.status.lost:
-        return False
-    return state_of(vm) == VmState.START and any(one.id == vm.name and one.active for one in host.status.instances)
-
-
-def _comes_back(vm: VirtualMachine) -> bool:
+def _restarts_after_drain(vm: VirtualMachine) -> bool:
     """Whether it was stopped only because its host was emptied, and starts once that is ready."""
     stopped = vm.spec.power_state == "running" and state_of(vm) == VmState.STOP
     return stopped and vm.status.reason == VmReason.STOPPED_BY_DRAIN
 
 
-def _why_not(vm: VirtualMachine) -> str:
-    if state_of(vm) == VmState.FAIL:
-        return _said(OrderReason.FAILED, why=vm.status.message or "its host did not report why")
-    return _said(OrderReason.NOT_WANTED)
-
-
-def _why_coming(vm: VirtualMachine) -> str:
+def _explain_coming(vm: VirtualMachine) -> str:
     """What a reader wants to know of one that does not run: what its recovery says, what its host says, where it is."""
-    status, order, host = vm.status, order_here(vm), vm.host
-    if _comes_back(vm):
-        return _said(OrderReason.DRAINED, host=host)
+    status, order, host = vm.status, current_order(vm), vm.host
+    if _restarts_after_drain(vm):
+        return _render_reason(OrderReason.DRAINED, host=host)
     if status.recovery is not None and status.recovery.phase is RecoveryPhase.HELD:
-        return _said(OrderReason.HELD, code=status.recovery.reason, why=status.recovery.message)
+        return _render_reason(OrderReason.HELD, code=status.recovery.reason, why=status.recovery.message)
     if order is not None and order.waits_for:
-        return _said(OrderReason.WAITS, others=order.waits_for)
+        return _render_reason(OrderReason.WAITS, others=order.waits_for)
     if status.holders:
-        return _said(OrderReason.NOT_SEEN, host=status.holders[0].hypervisor)
-    return _said(OrderReason.TO_START, host=host) if host else _said(OrderReason.NO_HOST)
+        return _render_reason(OrderReason.NOT_SEEN, host=status.holders[0].hypervisor)
+    return _render_reason(OrderReason.TO_START, host=host) if host else _render_reason(OrderReason.NO_HOST)

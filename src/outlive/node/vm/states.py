@@ -2,7 +2,7 @@
 
 ``resources.vm_states`` says what is wanted. The table is evaluated again whenever a job ends, so ``defer`` loses
 nothing. Whether the host may start the virtual machine at all is another question, answered by its holders
-(docs/reference/node-decisions.md#vmevent).
+(docs/design/node-decisions.md#vmevent).
 """
 
 from __future__ import annotations
@@ -13,21 +13,18 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.phrases import listing
-from outlive.base.transitions import Transitions, follow
+from outlive.base import Transitions, follow, join_parts
 from outlive.node.membership.holders import Me, is_mine
 from outlive.node.membership.states import Reach
-from outlive.resources import Holder, VirtualMachine
-from outlive.resources.reasons import HoldReason, Message, Reason, VmReason, reason, render
-from outlive.resources.vm_states import HALTED as HALTED
-from outlive.resources.vm_states import MIGRATING as MIGRATING
-from outlive.resources.vm_states import VmState as VmState
-from outlive.resources.vm_states import active_move as active_move
-from outlive.resources.vm_states import is_to_run as is_to_run
-from outlive.resources.vm_states import phase_word
-from outlive.resources.vm_states import state_of as state_of
-from outlive.resources.vms import Rejection, StartOrder, VirtualMachineStatus
-from outlive.runtime.decisions import Decision
+from outlive.resources import HALTED as HALTED
+from outlive.resources import MIGRATING as MIGRATING
+from outlive.resources import Holder, Rejection, StartOrder, VirtualMachine, VirtualMachineStatus, phase_word
+from outlive.resources import VmState as VmState
+from outlive.resources import active_move as active_move
+from outlive.resources import is_to_run as is_to_run
+from outlive.resources import state_of as state_of
+from outlive.resources.reasons import HoldReason, Message, Reason, VmReason, make_reason, render
+from outlive.runtime import Decision
 
 _replace = msgspec.structs.replace
 
@@ -49,10 +46,10 @@ PHASES: Final[Transitions[VmState]] = {
     VmState.MIGRATE_LIVE: _ASKED | {VmState.FAIL},
     VmState.UNMIGRATE: _ASKED | {VmState.FAIL},
 }
-"""Which phase may follow which, whoever writes it."""
+"""Which phase may follow which, by any writer."""
 
 
-def followed(vm: VirtualMachine, phase: str) -> str:
+def check_phase(vm: VirtualMachine, phase: str) -> str:
     """``phase``, if it may follow that of the virtual machine; raises ``IllegalTransition``. Other sources are free."""
     before, after = phase_word(vm.status.phase), phase_word(phase)
     if before in _WORDS and after in _WORDS:
@@ -63,7 +60,7 @@ def followed(vm: VirtualMachine, phase: str) -> str:
 _WORDS: Final = frozenset(VmState)
 
 
-def in_phase(status: VirtualMachineStatus, phase: str, why: Reason | None = None) -> VirtualMachineStatus:
+def set_phase(status: VirtualMachineStatus, phase: str, why: Reason | None = None) -> VirtualMachineStatus:
     """The status in this phase, for this reason; what was said of it stays where the reason stays."""
     said = render(why) if why is not None else Message("")
     if why is not None and why.code == status.reason and not why.fields:
@@ -71,7 +68,7 @@ def in_phase(status: VirtualMachineStatus, phase: str, why: Reason | None = None
     return _replace(status, phase=phase, reason=why.code if why is not None else "", message=said.text)
 
 
-def ended(vm: VirtualMachine) -> tuple[VmState, Reason | None]:
+def end_phase(vm: VirtualMachine) -> tuple[VmState, Reason | None]:
     """Phase and reason of a virtual machine that is down as it was asked for."""
     if vm.status.reason == VmReason.TO_BE_DISABLED:
         return VmState.DISABLE, None
@@ -83,8 +80,8 @@ def ended(vm: VirtualMachine) -> tuple[VmState, Reason | None]:
 def deletion_of(vm: VirtualMachine) -> Message:
     """What a virtual machine that was deleted waits for, and what helps."""
     hosts = sorted({one.hypervisor for one in vm.status.holders})
-    said = listing(hosts) if hosts else ""
-    return render(reason(VmReason.BEING_DELETED, vm=vm.name, hosts=said, host=next(iter(hosts), "")))
+    said = join_parts(hosts) if hosts else ""
+    return render(make_reason(VmReason.BEING_DELETED, vm=vm.name, hosts=said, host=next(iter(hosts), "")))
 
 
 def fence_of(vm: VirtualMachine) -> str:
@@ -92,13 +89,13 @@ def fence_of(vm: VirtualMachine) -> str:
     return vm.status.assigned.fence if vm.status.assigned is not None else ""
 
 
-def order_here(vm: VirtualMachine) -> StartOrder | None:
+def current_order(vm: VirtualMachine) -> StartOrder | None:
     """What the host that it is assigned to says of those that it starts after."""
     order = vm.status.start_order
     return order if order is not None and (order.hypervisor, order.fence) == (vm.host, fence_of(vm)) else None
 
 
-def rejection_here(vm: VirtualMachine) -> Rejection | None:
+def current_rejection(vm: VirtualMachine) -> Rejection | None:
     """What the host that it is assigned to says of why it does not start it."""
     said = vm.status.rejection
     return said if said is not None and (said.hypervisor, said.fence) == (vm.host, fence_of(vm)) else None
@@ -111,18 +108,18 @@ def reach_of(vm: VirtualMachine) -> Reach:
     )
 
 
-def mine(vm: VirtualMachine, me: Me) -> tuple[Holder, ...]:
+def own_entries(vm: VirtualMachine, me: Me) -> tuple[Holder, ...]:
     """Its entries of this host's present epoch."""
     return tuple(one for one in vm.status.holders if is_mine(one, me))
 
 
-def of_host(vm: VirtualMachine, me: Me) -> tuple[Holder, ...]:
+def entries_of_host(vm: VirtualMachine, me: Me) -> tuple[Holder, ...]:
     """Its entries of this host, of whatever epoch."""
     host, uid = me.host, me.uid
     return tuple([one for one in vm.status.holders if one.hypervisor == host and one.member_uid == uid])
 
 
-def brought(vm: VirtualMachine) -> bool:
+def was_brought(vm: VirtualMachine) -> bool:
     """Whether a recovery that is not over has brought it where it is assigned: its host does not try twice."""
     recovery = vm.status.recovery
     return fence_of(vm) != "" and (recovery is None or recovery.unfinished)
@@ -130,16 +127,16 @@ def brought(vm: VirtualMachine) -> bool:
 
 def rejected_by(vm: VirtualMachine, host: str) -> bool:
     """Whether the host has rejected it as it is assigned now, for good: it is for recovery to find another one."""
-    said = rejection_here(vm)
+    said = current_rejection(vm)
     return said is not None and not said.stays and vm.host == host
 
 
 def restarts_elsewhere(vm: VirtualMachine) -> bool:
     """Whether another host may start it where this one does not."""
-    return vm.spec.recovery.mode in ("", "restart") or brought(vm)
+    return vm.spec.recovery.mode in ("", "restart") or was_brought(vm)
 
 
-def asked_since(vm: VirtualMachine) -> bool:
+def was_requested_since(vm: VirtualMachine) -> bool:
     """Whether a user has asked for it to run since its recovery began."""
     record, request, answered = vm.status.recovery, vm.spec.request, vm.status.answered
     if record is None or not record.unfinished or request is None or answered is None:
@@ -150,7 +147,7 @@ def asked_since(vm: VirtualMachine) -> bool:
 
 def is_ignored(vm: VirtualMachine) -> bool:
     """Whether nobody recovers it: its policy says so, and no user has asked for it since its host is gone."""
-    return vm.spec.recovery.mode == "ignore" and not asked_since(vm)
+    return vm.spec.recovery.mode == "ignore" and not was_requested_since(vm)
 
 
 def brings_down_hosts(vm: VirtualMachine) -> bool:
@@ -162,13 +159,13 @@ def brings_down_hosts(vm: VirtualMachine) -> bool:
 def is_kept_down(vm: VirtualMachine, me: Me) -> bool:
     """Whether it stays down until a user asks for it: its host died, be it this one, and by its policy, or because
     hosts died under it before."""
-    if brings_down_hosts(vm) and not asked_since(vm):
+    if brings_down_hosts(vm) and not was_requested_since(vm):
         return True
-    if vm.spec.recovery.mode != "hold" or asked_since(vm):
+    if vm.spec.recovery.mode != "hold" or was_requested_since(vm):
         return False
     record = vm.status.recovery
     held = record is not None and record.unfinished and record.reason == HoldReason.KEPT_DOWN
-    return held or len(mine(vm, me)) < len(vm.status.holders)
+    return held or len(own_entries(vm, me)) < len(vm.status.holders)
 
 
 class Job(enum.StrEnum):

@@ -11,13 +11,11 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.deadline import deadline, set_within
-from outlive.base.errors import OutliveError
-from outlive.base.logging import get_logger
+from outlive.base import OutliveError, deadline, get_logger, set_within
 from outlive.node.membership.holders import RELEASE, ReleaseView
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import VmContext, VmMemory
-from outlive.node.vm.locks import is_own, owners
+from outlive.node.vm.locks import find_owners, is_own
 from outlive.node.vm.requests import is_asked
 from outlive.node.vm.states import (
     VM_EVENT,
@@ -26,13 +24,12 @@ from outlive.node.vm.states import (
     VmEventInput,
     VmState,
     active_move,
-    in_phase,
-    of_host,
+    entries_of_host,
+    set_phase,
     state_of,
 )
-from outlive.resources import VirtualMachine
+from outlive.resources import Rejection, VirtualMachine, VirtualMachineStatus
 from outlive.resources.reasons import Reason
-from outlive.resources.vms import Rejection, VirtualMachineStatus
 
 WATCH_S: Final = 1.0
 """How often a guest that shuts down is looked at."""
@@ -59,7 +56,7 @@ async def release(
     ``never_ran``: a run for which a guest was sent here, and that certainly never ran. Looks for the domain
     first. ``False`` while a domain is here, or a create may still happen.
     """
-    await node.domains.look()
+    await node.domains.refresh()
     domain, creating = node.domains.by_vm.get(vm), node.domains.creating.get(vm)
     if domain is None and creating is None:
         await _unlock(node, vm)
@@ -68,7 +65,7 @@ async def release(
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         nonlocal refused
-        runs = tuple(one.run_id for one in of_host(now, node.lease.me) if one.run_id != but)
+        runs = tuple(one.run_id for one in entries_of_host(now, node.lease.me) if one.run_id != but)
         status = now.status
         if runs:
             view = ReleaseView(
@@ -87,9 +84,9 @@ async def release(
                 return None
             status = _replace(status, holders=outcome.holders)
         if phase is not None and now.host in (node.host, ""):
-            status = in_phase(status, phase, why)
+            status = set_phase(status, phase, why)
         elif why is not None and now.host == node.host and state_of(now) == VmState.START:
-            status = in_phase(status, status.phase, why)
+            status = set_phase(status, status.phase, why)
         if rejection is not None and now.host == node.host:
             status = _replace(status, rejection=rejection)
         if never_ran and status.migration is not None:
@@ -107,23 +104,23 @@ async def _ended_while_it_waited(node: VmContext, vm: str) -> str:
     known = await node.find(vm)
     if known is None:
         return ""
-    waited = next((one.run_id for one in of_host(known, node.lease.me) if one.role == "incoming"), "")
+    waited = next((one.run_id for one in entries_of_host(known, node.lease.me) if one.role == "incoming"), "")
     return waited if waited and await node.domains.decline(vm, waited) else ""
 
 
 async def _unlock(node: VmContext, vm: str) -> None:
     """Remove this host's own locks on its disks, which a domain that was stopped hard leaves behind.
 
-    Not those that another host with the same address may have taken. Only as well as it goes: whoever starts it next
-    looks at the locks again.
+    Not those that another host with the same address may have taken. A failure does no harm: the host that starts it
+    next looks at the locks again.
     """
     known = await node.find(vm)
-    if known is None or not known.spec.disks or not of_host(known, node.lease.me):
+    if known is None or not known.spec.disks or not entries_of_host(known, node.lease.me):
         return
     try:
         with deadline(float(node.settings.call_limit)):
-            for lock in await node.storage.locks(known.spec.disks):
-                if is_own(node, lock) and (await owners(node, known, (lock,))).stale:
+            for lock in await node.storage.list_locks(known.spec.disks):
+                if is_own(node, lock) and (await find_owners(node, known, (lock,))).stale:
                     await node.storage.release(lock)
     except (OutliveError, TimeoutError) as error:
         _log.warning("vm.not_unlocked", vm=vm, host=node.host, error=str(error) or "no answer in time")
@@ -166,12 +163,15 @@ async def shut_down(node: VmContext, vm: str, memory: VmMemory) -> Shutdown:
                 _log.warning("vm.shutdown_not_asked", vm=vm, error=str(error))
         memory.changed.clear()
         now = await node.find(vm)
-        if now is not None and is_asked(now) and active_move(now) is None:
-            memory.shutdown_until_s = until_s
-            return Shutdown.CALLED_OFF
-        if now is not None and _called_off(node, now):
-            return Shutdown.CALLED_OFF
-        await node.domains.look()
+        if now is not None:
+            if is_asked(now) and active_move(now) is None:
+                memory.shutdown_until_s = until_s
+                return Shutdown.CALLED_OFF
+            state, host = state_of(now), now.host or None
+            given = VmEventInput(this_node=node.host, state=state, node=host, running=True, busy=Job.SHUTDOWN)
+            if node.decisions.use(VM_EVENT, given, subject=vm).action is VmAction.ABORT_SHUTDOWN:
+                return Shutdown.CALLED_OFF
+        await node.domains.refresh()
         domain = node.domains.by_vm.get(vm)
         if domain is None or domain.state is DomainState.OFF or vm in node.domains.ending:
             break
@@ -179,8 +179,3 @@ async def shut_down(node: VmContext, vm: str, memory: VmMemory) -> Shutdown:
     else:
         _log.warning("vm.shutdown_late", vm=vm, limit_s=limit_s)
     return Shutdown.DONE if await destroy(node, vm) else Shutdown.FAILED
-
-
-def _called_off(node: VmContext, vm: VirtualMachine) -> bool:
-    given = VmEventInput(this_node=node.host, state=state_of(vm), node=vm.host or None, running=True, busy=Job.SHUTDOWN)
-    return node.decisions.use(VM_EVENT, given, subject=vm.name).action is VmAction.ABORT_SHUTDOWN

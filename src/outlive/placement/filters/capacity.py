@@ -11,44 +11,43 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from outlive.base.phrases import count_of
-from outlive.placement.columns import BoolVector, IntVector
+from outlive.base import count_of
+from outlive.placement.columns import BoolVector
 from outlive.placement.errors import StepFailed
 from outlive.placement.request import PlacementRequest
 from outlive.placement.reservations import AMOUNT_LIMIT, CapacityQuery, capacity_query
 from outlive.placement.settings import MB, MIB, PlacementSettings
-from outlive.placement.steps import Event, Filter, OnError, Reason, Run
-from outlive.resources import CPU, MEMORY, Amounts, Hypervisor
-from outlive.resources.reservations import FAILOVER, ReservationType
+from outlive.placement.steps import Filter, OnError, PipelineRun, StepEvent, StepRefusal
+from outlive.resources import CPU, FAILOVER, MEMORY, Amounts, Hypervisor, ReservationType
 
 _GIB = 2**30
 
 
-def figure(resource: str, amount: int) -> str:
+def format_figure(resource: str, amount: int) -> str:
     """The number alone, in cores, GiB or units, with at most three decimals."""
     if resource == CPU:
-        return _short(amount / 1000)
-    return _short(amount / _GIB) if resource == MEMORY else str(amount)
+        return _format_short(amount / 1000)
+    return _format_short(amount / _GIB) if resource == MEMORY else str(amount)
 
 
 def amount_text(resource: str, amount: int) -> str:
     """The number with its unit."""
     unit = {CPU: "cores", MEMORY: "GiB"}.get(resource, resource)
-    return f"{figure(resource, amount)} {unit}"
+    return f"{format_figure(resource, amount)} {unit}"
 
 
 def difference_text(
     resource: str, capacity: int, running: int, held: int, holders: int, *, only_slots: bool = False
 ) -> str:
     """ "40 capacity - 20 running - 8.5 reserved by 3 slots"."""
-    text = f"{figure(resource, capacity)} capacity - {figure(resource, running)} running"
+    text = f"{format_figure(resource, capacity)} capacity - {format_figure(resource, running)} running"
     if not holders:
         return text
     noun = "slot" if only_slots else "reservation"
-    return f"{text} - {figure(resource, held)} reserved by {count_of(holders, noun)}"
+    return f"{text} - {format_figure(resource, held)} reserved by {count_of(holders, noun)}"
 
 
-def _short(value: float) -> str:
+def _format_short(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
@@ -60,7 +59,7 @@ class CapacityParams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     ignore_allocations: bool = False
 
 
-def demand(request: PlacementRequest, settings: PlacementSettings) -> dict[str, int]:
+def compute_demand(request: PlacementRequest, settings: PlacementSettings) -> dict[str, int]:
     """What all instances need together; ``StepFailed`` for a VM without cpu or memory."""
     for resource in (CPU, MEMORY):
         if request.need.get(resource, 0) <= 0:
@@ -83,16 +82,16 @@ class EnoughCapacity(Filter):
     on_error: ClassVar[OnError] = "reject"
     counts_events = True
 
-    def events(self, run: Run) -> list[Event]:
+    def collect_events(self, run: PipelineRun) -> list[StepEvent]:
         """Commitment slots that the request may use, by intent."""
         request, ledger = run.request, run.fleet.ledger
         owner = (request.project, request.group_name(run.settings.flavor_group_keys))
         bucket = ledger.open_commitments.get(owner)
-        if bucket is None or bucket not in ledger.unlocks(self.query(run)):
+        if bucket is None or bucket not in ledger.unlocked_buckets(self.build_query(run)):
             return []
-        return [Event("commitment_slots_unlocked", (("intent", request.intent.value),), len(bucket.entries))]
+        return [StepEvent("commitment_slots_unlocked", (("intent", request.intent.value),), len(bucket.entries))]
 
-    def query(self, run: Run) -> CapacityQuery:
+    def build_query(self, run: PipelineRun) -> CapacityQuery:
         """The effective settings: parameters and options add up."""
         params: CapacityParams = self.params
         return capacity_query(
@@ -103,11 +102,11 @@ class EnoughCapacity(Filter):
             ignore_allocations=params.ignore_allocations,
         )
 
-    def mask(self, run: Run) -> BoolVector:
+    def mask(self, run: PipelineRun) -> BoolVector:
         """Hosts with enough of every resource."""
-        needed, query, fleet = demand(run.request, run.settings), self.query(run), run.fleet
-        free = fleet.available(query)
-        unlocked = fleet.ledger.unlocks(query)
+        needed, query, fleet = compute_demand(run.request, run.settings), self.build_query(run), run.fleet
+        free = fleet.available_amounts(query)
+        unlocked = fleet.ledger.unlocked_buckets(query)
         fits: BoolVector | None = None
         for resource, amount in needed.items():
             column = fleet.resources.get(resource)
@@ -115,41 +114,44 @@ class EnoughCapacity(Filter):
                 return run.pad(np.zeros(run.size, np.bool_), keep_unknown=False)
             has = free[column]
             if unlocked:
+                # What this very request may use of what is held.
                 has = has.copy()
-                _give_back(has, column, run, query)
+                for bucket in unlocked:
+                    rows, used, full = bucket.as_arrays(len(fleet.resources))
+                    np.add.at(has, rows, (full if query.ignore_allocations else used)[column])
             enough = has >= amount
             fits = enough if fits is None else fits & enough
         assert fits is not None
         return run.pad(fits, keep_unknown=False)
 
-    def check(self, run: Run, host: str) -> Reason | None:
+    def check(self, run: PipelineRun, host: str) -> StepRefusal | None:
         """The first resource that does not suffice, with the figures."""
-        record = run.fleet.host(host)
+        record = run.fleet.find_host(host)
         if record is None:
-            return self.unknown(host)
-        query = self.query(run)
-        for resource, amount in demand(run.request, run.settings).items():
+            return self.refuse_unknown(host)
+        query = self.build_query(run)
+        for resource, amount in compute_demand(run.request, run.settings).items():
             reason = self._check_resource(run, query, record, resource, amount)
             if reason is not None:
                 return reason
         return None
 
     def _check_resource(
-        self, run: Run, query: CapacityQuery, host: Hypervisor, resource: str, needed: int
-    ) -> Reason | None:
+        self, run: PipelineRun, query: CapacityQuery, host: Hypervisor, resource: str, needed: int
+    ) -> StepRefusal | None:
         capacity, allocation = host.effective_capacity(), host.status.allocation
         if capacity is None or resource not in capacity:
-            return self.no("capacity-unknown", f"the host's {resource} is not known")
+            return self.refuse("capacity-unknown", f"the host's {resource} is not known")
         if allocation is None and not query.ignore_allocations:
-            return self.no("allocation-unknown", f"how much {resource} runs on the host is not known")
+            return self.refuse("allocation-unknown", f"how much {resource} runs on the host is not known")
         size = min(capacity[resource], AMOUNT_LIMIT)
         running = (
             0 if query.ignore_allocations or allocation is None else min(allocation.get(resource, 0), AMOUNT_LIMIT)
         )
-        holders, held = self._held(run, query, host.name, resource)
+        holders, held = self._find_held(run, query, host.name, resource)
         if size - running < 0:
             message = f"{resource} is overbooked: {difference_text(resource, size, running, 0, 0)}"
-            return self.no("overbooked", message)
+            return self.refuse("overbooked", message)
         free = max(0, size - running - held)
         if free >= needed:
             return None
@@ -157,10 +159,10 @@ class EnoughCapacity(Filter):
         sums = difference_text(resource, size, running, held, len(holders), only_slots=slots)
         each = run.request.instances
         what = amount_text(resource, needed) if each == 1 else f"{amount_text(resource, needed)} for {each} instances"
-        return self.no(f"not-enough-{resource}", f"needs {what}, {amount_text(resource, free)} free: {sums}")
+        return self.refuse(f"not-enough-{resource}", f"needs {what}, {amount_text(resource, free)} free: {sums}")
 
     @staticmethod
-    def _held(run: Run, query: CapacityQuery, host: str, resource: str) -> tuple[list[str], int]:
+    def _find_held(run: PipelineRun, query: CapacityQuery, host: str, resource: str) -> tuple[list[str], int]:
         """Types of the reservations that block the resource on the host, and how much they block."""
         fleet = run.fleet
         row, column = fleet.row_of(host), fleet.resources.get(resource)
@@ -168,7 +170,7 @@ class EnoughCapacity(Filter):
             return [], 0
         holders: list[str] = []
         total = 0
-        for entry in fleet.ledger.blocking(query, row):
+        for entry in fleet.ledger.blocking_entries(query, row):
             amount = (entry.full if query.ignore_allocations else entry.used).get(column, 0)
             if amount > 0:
                 holders.append(entry.kind)
@@ -176,17 +178,8 @@ class EnoughCapacity(Filter):
         return holders, total
 
 
-def _give_back(free: IntVector, column: int, run: Run, query: CapacityQuery) -> None:
-    """Add to ``free`` what this very request may use of what is held."""
-    width = len(run.fleet.resources)
-    for bucket in run.fleet.ledger.unlocks(query):
-        rows, used, full = bucket.arrays(width)
-        amounts = full if query.ignore_allocations else used
-        np.add.at(free, rows, amounts[column])
-
-
 def vm_amounts(request: PlacementRequest, settings: PlacementSettings) -> Amounts:
-    """What the request would add to a host, for weighers: like ``demand``, but any size is fine."""
+    """What the request would add to a host, for weighers: like ``compute_demand``, but any size is fine."""
     total = {name: min(amount * request.instances, AMOUNT_LIMIT) for name, amount in request.need.items()}
     if settings.flavor_memory_unit == "mb" and MEMORY in total:
         total[MEMORY] = -(-total[MEMORY] * MB // MIB)

@@ -18,7 +18,7 @@ from outlive.placement.rules import (
     unsuited_capabilities,
     unsuited_traits,
 )
-from outlive.placement.steps import Event, FactsFilter, OnError, Reason, Run
+from outlive.placement.steps import FactsFilter, OnError, PipelineRun, StepEvent, StepRefusal
 
 
 class ImageProperties(FactsFilter):
@@ -28,23 +28,23 @@ class ImageProperties(FactsFilter):
     counts_events = True
     admits_unknown = True
 
-    def asked(self, run: Run) -> str | None:
+    def find_demand(self, run: PipelineRun) -> str | None:
         """What the image is made for, unless that is KVM or not known, or the call is for nobody's VM."""
         kind = _image_type(run)
         return None if run.request.intent in INTERNAL_CALLS or kind in ("", "kvm") else kind
 
-    def refusal(self, asked: str, facts: HostFacts) -> Reason | None:
+    def find_refusal(self, asked: str, facts: HostFacts) -> StepRefusal | None:
         """Every known host is KVM."""
-        return self.no("wrong-image", f"the image is for {asked}, the host is KVM")
+        return self.refuse("wrong-image", f"the image is for {asked}, the host is KVM")
 
-    def events(self, run: Run) -> list[Event]:
+    def collect_events(self, run: PipelineRun) -> list[StepEvent]:
         """Images that do not say what they are made for."""
         if run.request.intent in INTERNAL_CALLS or _image_type(run):
             return []
-        return [Event("image_properties_hv_type_undetermined", (("intent", run.request.intent.value),))]
+        return [StepEvent("image_properties_hv_type_undetermined", (("intent", run.request.intent.value),))]
 
 
-def _image_type(run: Run) -> str:
+def _image_type(run: PipelineRun) -> str:
     """``kvm``, ``vmware``, ``baremetal``, or the empty string; the first property that is present decides."""
     for key in ("img_hv_type", "hypervisor_type"):
         if key in run.request.image_properties:
@@ -60,25 +60,25 @@ class HypervisorCapabilities(FactsFilter):
     name = "filter_capabilities"
     counts_events = True
 
-    def asked(self, run: Run) -> tuple[tuple[str, str], ...] | None:
+    def find_demand(self, run: PipelineRun) -> tuple[tuple[str, str], ...] | None:
         """The capabilities and their wanted values."""
         return capabilities_asked(run.request.extra_specs) or None
 
-    def refusal(self, asked: tuple[tuple[str, str], ...], facts: HostFacts) -> Reason | None:
+    def find_refusal(self, asked: tuple[tuple[str, str], ...], facts: HostFacts) -> StepRefusal | None:
         """The first capability that the host does not have."""
-        return self.unsuited(unsuited_capabilities(asked, facts))
+        return self.refuse_unsuited(unsuited_capabilities(asked, facts))
 
-    def events(self, run: Run) -> list[Event]:
+    def collect_events(self, run: PipelineRun) -> list[StepEvent]:
         """Candidates with a hypervisor type that flavors have no word for."""
         if self.skips(run):
             return []
-        unmapped = run.fleet.accepted("unmapped", lambda facts: not facts.hypervisor_type)
+        unmapped = run.fleet.mask_accepted("unmapped", lambda facts: not facts.hypervisor_type)
         if not unmapped.any():
             return []
         rows = np.flatnonzero(run.candidates[: run.size] & unmapped).tolist()
         found = Counter(facts.raw_type for row in rows if (facts := run.fleet.facts_at(row)) is not None)
         event = "filter_capabilities_unknown_hypervisor_type"
-        return [Event(event, (("hypervisor_type", kind),), count) for kind, count in found.items()]
+        return [StepEvent(event, (("hypervisor_type", kind),), count) for kind, count in found.items()]
 
 
 class RequestedTraits(FactsFilter):
@@ -87,13 +87,13 @@ class RequestedTraits(FactsFilter):
     name = "filter_has_requested_traits"
     on_error: ClassVar[OnError] = "reject"
 
-    def asked(self, run: Run) -> tuple[tuple[str, bool], ...] | None:
+    def find_demand(self, run: PipelineRun) -> tuple[tuple[str, bool], ...] | None:
         """(trait, required or else forbidden); other values than these two words say nothing."""
         return traits_asked(run.request.extra_specs) or None
 
-    def refusal(self, asked: tuple[tuple[str, bool], ...], facts: HostFacts) -> Reason | None:
+    def find_refusal(self, asked: tuple[tuple[str, bool], ...], facts: HostFacts) -> StepRefusal | None:
         """The first trait that is missing, or that should be."""
-        return self.unsuited(unsuited_traits(asked, facts))
+        return self.refuse_unsuited(unsuited_traits(asked, facts))
 
 
 class _NeedsTrait(FactsFilter):
@@ -103,9 +103,13 @@ class _NeedsTrait(FactsFilter):
     code: ClassVar[str]
     what: ClassVar[str]
 
-    def refusal(self, asked: bool, facts: HostFacts) -> Reason | None:
+    def find_refusal(self, asked: bool, facts: HostFacts) -> StepRefusal | None:
         """Whether the host has the trait."""
-        return None if self.trait in facts.traits else self.no(self.code, f"{self.what}: trait {self.trait} is missing")
+        return (
+            None
+            if self.trait in facts.traits
+            else self.refuse(self.code, f"{self.what}: trait {self.trait} is missing")
+        )
 
 
 class Accelerators(_NeedsTrait):
@@ -116,7 +120,7 @@ class Accelerators(_NeedsTrait):
     code = "no-accelerators"
     what = "the flavor has a device profile"
 
-    def asked(self, run: Run) -> bool | None:
+    def find_demand(self, run: PipelineRun) -> bool | None:
         """Whether the flavor has a device profile; any value counts as one."""
         return DEVICE_PROFILE in run.request.extra_specs or None
 
@@ -129,7 +133,7 @@ class PackedVirtqueue(_NeedsTrait):
     code = "no-packed-virtqueue"
     what = "packed virtqueues are requested"
 
-    def asked(self, run: Run) -> bool | None:
+    def find_demand(self, run: PipelineRun) -> bool | None:
         """Whether flavor or image mentions them."""
         in_flavor, in_image = run.request.extra_specs, run.request.image_properties
         return "hw:virtio_packed_ring" in in_flavor or "hw_virtio_packed_ring" in in_image or None
@@ -143,23 +147,23 @@ class LiveMigratable(FactsFilter):
 
     name = "filter_live_migratable"
 
-    def skips(self, run: Run) -> bool:
+    def skips(self, run: PipelineRun) -> bool:
         """No live migration, or nobody said from where."""
         return run.request.intent is not Intent.LIVE_MIGRATION or not run.request.hints.get(SOURCE_HOST_HINT)
 
-    def asked(self, run: Run) -> HostFacts:
+    def find_demand(self, run: PipelineRun) -> HostFacts:
         """The facts of the source."""
         name = run.request.hints[SOURCE_HOST_HINT]
-        source = run.facts(name)
+        source = run.find_facts(name)
         if source is None:
             raise StepFailed(f"source host {name} is not known", code="unknown-source-host")
         return source
 
-    def refusal(self, asked: HostFacts, facts: HostFacts) -> Reason | None:
+    def find_refusal(self, asked: HostFacts, facts: HostFacts) -> StepRefusal | None:
         """What the host lacks of the source's architecture, modes, features and devices."""
         if facts.cpu_arch != asked.cpu_arch:
-            return self.no("wrong-architecture", f"cpu is {facts.cpu_arch}, the source's is {asked.cpu_arch}")
+            return self.refuse("wrong-architecture", f"cpu is {facts.cpu_arch}, the source's is {asked.cpu_arch}")
         lacking = sorted(
             (asked.cpu_modes - facts.cpu_modes) | (asked.features - facts.features) | (asked.devices - facts.devices)
         )
-        return self.no("not-migratable", f"lacks {', '.join(lacking[:5])} of the source host") if lacking else None
+        return self.refuse("not-migratable", f"lacks {', '.join(lacking[:5])} of the source host") if lacking else None

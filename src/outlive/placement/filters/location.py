@@ -10,8 +10,8 @@ import numpy as np
 from outlive.placement.columns import BoolVector
 from outlive.placement.request import FAILOVER_SEARCH, INTERNAL_CALLS, Destination, InstanceGroup, Intent
 from outlive.placement.rules import HostFacts, unsuited_functions, unsuited_zone
-from outlive.placement.steps import FactsFilter, Filter, OnError, Reason, Run
-from outlive.resources.functions import FunctionNeed
+from outlive.placement.steps import FactsFilter, Filter, OnError, PipelineRun, StepRefusal
+from outlive.resources import FunctionNeed
 
 
 class HostDemands(NamedTuple):
@@ -42,7 +42,7 @@ class StatusConditions(FactsFilter):
     name = "filter_status_conditions"
     on_error: ClassVar[OnError] = "reject"
 
-    def asked(self, run: Run) -> HostDemands:
+    def find_demand(self, run: PipelineRun) -> HostDemands:
         """What the host must be and have."""
         request = run.request
         intent = request.intent
@@ -54,20 +54,20 @@ class StatusConditions(FactsFilter):
             request.functions,
         )
 
-    def refusal(self, asked: HostDemands, facts: HostFacts) -> Reason | None:
+    def find_refusal(self, asked: HostDemands, facts: HostFacts) -> StepRefusal | None:
         """The first condition that is against the host."""
         available, in_service, places, vm, functions = asked
         if facts.bad_condition is not None:
             kind, status, reason = facts.bad_condition
             detail = f" ({reason})" if reason else ""
-            return self.no("bad-condition", f"condition {kind} is {status}{detail}")
+            return self.refuse("bad-condition", f"condition {kind} is {status}{detail}")
         if available and not facts.high_availability:
-            return self.no("no-high-availability", "highAvailability is off: no slots here")
+            return self.refuse("no-high-availability", "highAvailability is off: no slots here")
         if in_service and facts.maintenance:
-            return self.no("in-maintenance", f"maintenance is {facts.maintenance}")
+            return self.refuse("in-maintenance", f"maintenance is {facts.maintenance}")
         if lost := next((place for place in places if place in facts.lost_places), None):
-            return self.no("storage-unreached", f"it does not reach storage {lost}")
-        return self.unsuited(unsuited_functions(vm, functions, facts))
+            return self.refuse("storage-unreached", f"it does not reach storage {lost}")
+        return self.refuse_unsuited(unsuited_functions(vm, functions, facts))
 
 
 class Maintenance(FactsFilter):
@@ -75,13 +75,13 @@ class Maintenance(FactsFilter):
 
     name = "filter_maintenance"
 
-    def asked(self, run: Run) -> bool:
+    def find_demand(self, run: PipelineRun) -> bool:
         """That it is in service."""
         return True
 
-    def refusal(self, asked: bool, facts: HostFacts) -> Reason | None:
+    def find_refusal(self, asked: bool, facts: HostFacts) -> StepRefusal | None:
         """The maintenance that the host is in."""
-        return None if facts.in_service else self.no("in-maintenance", f"maintenance is {facts.maintenance}")
+        return None if facts.in_service else self.refuse("in-maintenance", f"maintenance is {facts.maintenance}")
 
 
 class CorrectZone(FactsFilter):
@@ -90,13 +90,13 @@ class CorrectZone(FactsFilter):
     name = "filter_correct_az"
     on_error: ClassVar[OnError] = "reject"
 
-    def asked(self, run: Run) -> str | None:
+    def find_demand(self, run: PipelineRun) -> str | None:
         """The zone."""
         return run.request.zone or None
 
-    def refusal(self, asked: str, facts: HostFacts) -> Reason | None:
+    def find_refusal(self, asked: str, facts: HostFacts) -> StepRefusal | None:
         """The zone that the host is in instead."""
-        return self.unsuited(unsuited_zone(asked, facts))
+        return self.refuse_unsuited(unsuited_zone(asked, facts))
 
 
 class HostInstructions(Filter):
@@ -104,23 +104,23 @@ class HostInstructions(Filter):
 
     name = "filter_host_instructions"
 
-    def skips(self, run: Run) -> bool:
+    def skips(self, run: PipelineRun) -> bool:
         """Neither list was given."""
         return not run.request.ignore_hosts and run.request.force_hosts is None
 
-    def mask(self, run: Run) -> BoolVector:
+    def mask(self, run: PipelineRun) -> BoolVector:
         """Forced hosts, if any were given, without the ignored ones."""
         forced = run.request.force_hosts
-        mask = ~run.named(run.request.ignore_hosts)
-        return mask if forced is None else mask & run.named(forced)
+        mask = ~run.mask_hosts(run.request.ignore_hosts)
+        return mask if forced is None else mask & run.mask_hosts(forced)
 
-    def check(self, run: Run, host: str) -> Reason | None:
+    def check(self, run: PipelineRun, host: str) -> StepRefusal | None:
         """Which of the lists speaks against the host."""
         if host in run.request.ignore_hosts:
-            return self.no("ignored", "the request excludes this host")
+            return self.refuse("ignored", "the request excludes this host")
         forced = run.request.force_hosts
         if forced is not None and host not in forced:
-            return self.no("not-forced", f"the request insists on {len(forced)} other host(s)")
+            return self.refuse("not-forced", f"the request insists on {len(forced)} other host(s)")
         return None
 
 
@@ -136,13 +136,15 @@ class ExcludeHosts(Filter):
     name = "filter_exclude_hosts"
     params_type = ExcludeHostsParams
 
-    def mask(self, run: Run) -> BoolVector:
+    def mask(self, run: PipelineRun) -> BoolVector:
         """All but the configured hosts."""
-        return ~run.named(self.params.excluded_hosts)
+        return ~run.mask_hosts(self.params.excluded_hosts)
 
-    def check(self, run: Run, host: str) -> Reason | None:
+    def check(self, run: PipelineRun, host: str) -> StepRefusal | None:
         """Whether the host is configured."""
-        return self.no("excluded", "the pipeline excludes this host") if host in self.params.excluded_hosts else None
+        return (
+            self.refuse("excluded", "the pipeline excludes this host") if host in self.params.excluded_hosts else None
+        )
 
 
 class RequestedDestination(Filter):
@@ -150,45 +152,43 @@ class RequestedDestination(Filter):
 
     name = "filter_requested_destination"
 
-    def skips(self, run: Run) -> bool:
+    def skips(self, run: PipelineRun) -> bool:
         """The call is for nobody's VM, or no destination was given."""
         wanted = run.request.destination
         return run.request.intent in INTERNAL_CALLS or wanted is None or not (wanted.host or wanted.aggregates)
 
-    def mask(self, run: Run) -> BoolVector:
+    def mask(self, run: PipelineRun) -> BoolVector:
         """Hosts in one aggregate of every element, and with the requested name."""
-        wanted = _destination(run)
-        mask = run.named((wanted.host,)) if wanted.host else ~run.nobody()
+        wanted = run.request.destination or Destination()
+        mask = run.mask_hosts((wanted.host,)) if wanted.host else ~run.mask_none()
         if not wanted.aggregates:
             return mask
-        inside = run.fleet.accepted((self.name, wanted.aggregates), lambda facts: not _missed(wanted, facts))
+        inside = run.fleet.mask_accepted(
+            (self.name, wanted.aggregates), lambda facts: not _missed_aggregates(wanted, facts)
+        )
         return mask & run.pad(inside, keep_unknown=False)
 
-    def check(self, run: Run, host: str) -> Reason | None:
+    def check(self, run: PipelineRun, host: str) -> StepRefusal | None:
         """The part of the destination that the host does not meet."""
-        wanted = _destination(run)
+        wanted = run.request.destination or Destination()
         if wanted.aggregates:
-            facts = run.facts(host)
+            facts = run.find_facts(host)
             if facts is None:
-                return self.unknown(host)
-            missed = _missed(wanted, facts)
+                return self.refuse_unknown(host)
+            missed = _missed_aggregates(wanted, facts)
             if missed:
-                return self.no("wrong-aggregate", f"the host is in none of the aggregates {missed[0]}")
+                return self.refuse("wrong-aggregate", f"the host is in none of the aggregates {missed[0]}")
         if wanted.host and host != wanted.host:
-            return self.no("wrong-host", f"requested is host {wanted.host}")
+            return self.refuse("wrong-host", f"requested is host {wanted.host}")
         return None
 
 
-def _missed(wanted: Destination, facts: HostFacts) -> list[str]:
+def _missed_aggregates(wanted: Destination, facts: HostFacts) -> list[str]:
     """Elements of the destination of which the host is in no aggregate."""
     return [element for element in wanted.aggregates if facts.aggregates.isdisjoint(element.split(","))]
 
 
-def _destination(run: Run) -> Destination:
-    return run.request.destination or Destination()
-
-
-def _group(run: Run, policy: str) -> InstanceGroup | None:
+def _group_of(run: PipelineRun, policy: str) -> InstanceGroup | None:
     """The request's group if it has exactly this policy and the call is for somebody's VM."""
     group = run.request.group
     if group is None or group.policy != policy or run.request.intent in INTERNAL_CALLS:
@@ -201,22 +201,22 @@ class Affinity(Filter):
 
     name = "filter_instance_group_affinity"
 
-    def skips(self, run: Run) -> bool:
+    def skips(self, run: PipelineRun) -> bool:
         """No such group, or it is nowhere yet."""
-        group = _group(run, "affinity")
+        group = _group_of(run, "affinity")
         return group is None or not group.hosts
 
-    def mask(self, run: Run) -> BoolVector:
+    def mask(self, run: PipelineRun) -> BoolVector:
         """The group's hosts."""
         group = run.request.group
-        return run.named(group.hosts if group else ())
+        return run.mask_hosts(group.hosts if group else ())
 
-    def check(self, run: Run, host: str) -> Reason | None:
+    def check(self, run: PipelineRun, host: str) -> StepRefusal | None:
         """Whether the group is elsewhere."""
         group = run.request.group
         if group is None or host in group.hosts:
             return None
-        return self.no("group-elsewhere", f"the group runs on {', '.join(sorted(group.hosts)[:3])}")
+        return self.refuse("group-elsewhere", f"the group runs on {', '.join(sorted(group.hosts)[:3])}")
 
 
 class AntiAffinity(Filter):
@@ -227,12 +227,12 @@ class AntiAffinity(Filter):
 
     name = "filter_instance_group_anti_affinity"
 
-    def skips(self, run: Run) -> bool:
+    def skips(self, run: PipelineRun) -> bool:
         """No such group, or it has no members."""
-        group = _group(run, "anti-affinity")
+        group = _group_of(run, "anti-affinity")
         return group is None or not group.members
 
-    def mask(self, run: Run) -> BoolVector:
+    def mask(self, run: PipelineRun) -> BoolVector:
         """Known hosts below the limit, and the VM's own."""
         group = run.request.group or InstanceGroup()
         fleet = run.fleet
@@ -243,14 +243,16 @@ class AntiAffinity(Filter):
         few[fleet.rows_of_vm(run.request.resource_id)] = True
         return run.pad(fleet.live & few, keep_unknown=False)
 
-    def check(self, run: Run, host: str) -> Reason | None:
+    def check(self, run: PipelineRun, host: str) -> StepRefusal | None:
         """How many members are there."""
-        group, there = run.request.group or InstanceGroup(), run.fleet.instances(host)
-        if run.facts(host) is None:
-            return self.unknown(host)
+        group, there = run.request.group or InstanceGroup(), run.fleet.instances_on(host)
+        if run.find_facts(host) is None:
+            return self.refuse_unknown(host)
         if run.request.resource_id in there:
             return None
         here = len(there.intersection(group.members))
         if here < group.max_server_per_host:
             return None
-        return self.no("group-here", f"{here} member(s) of the group run here, allowed are {group.max_server_per_host}")
+        return self.refuse(
+            "group-here", f"{here} member(s) of the group run here, allowed are {group.max_server_per_host}"
+        )

@@ -11,13 +11,12 @@ from outlive.placement.quota import QuotaDecision, decide_quota, demand_of
 from outlive.placement.request import DOMAIN_NAME_HINT, Intent
 from outlive.placement.reservations import RESIZES
 from outlive.placement.rules import HostFacts, unsuited_aggregate, unsuited_project
-from outlive.placement.steps import Event, FactsFilter, Filter, OnError, Reason, Run
+from outlive.placement.steps import FactsFilter, Filter, OnError, PipelineRun, StepEvent, StepRefusal
 
 DECISION = "quota_decision"
 """Name of the event that carries one decision, with the labels of its counter."""
 
 
-REJECT = "reject"
 _SKIPPED: Final = {
     Intent.EVACUATE: "accept_skipped_intent_migration",
     Intent.LIVE_MIGRATION: "accept_skipped_intent_migration",
@@ -42,27 +41,27 @@ class QuotaEnforcement(Filter):
     params_type = QuotaParams
     counts_events = True
 
-    def skips(self, run: Run) -> bool:
+    def skips(self, run: PipelineRun) -> bool:
         """In shadow mode, and unless it refuses."""
-        return not self.params.enforce or self._found(run).decision.decision != REJECT
+        return not self.params.enforce or self._cached_finding(run).decision.decision != "reject"
 
-    def mask(self, run: Run) -> BoolVector:
+    def mask(self, run: PipelineRun) -> BoolVector:
         """Nobody."""
-        return run.nobody()
+        return run.mask_none()
 
-    def check(self, run: Run, host: str) -> Reason | None:
+    def check(self, run: PipelineRun, host: str) -> StepRefusal | None:
         """The same against every host."""
         if self.skips(run):
             return None
-        found = self._found(run)
+        found = self._cached_finding(run)
         unit = {"ram": " GiB of RAM", "cores": " cores", "instances": " instances"}[found.decision.resource]
         needs, left = f"needs {found.decision.needed}{unit}", f"has {found.decision.headroom} left"
         where = f"project {run.request.project} in zone {found.zone}, flavor group {found.group}"
-        return self.no("quota-exceeded", f"{where}: {needs} and {left} of its quota")
+        return self.refuse("quota-exceeded", f"{where}: {needs} and {left} of its quota")
 
-    def events(self, run: Run) -> list[Event]:
+    def collect_events(self, run: PipelineRun) -> list[StepEvent]:
         """The one decision of this run."""
-        found = self._found(run)
+        found = self._cached_finding(run)
         labels = (
             ("mode", "enforce" if self.params.enforce else "shadow"),
             ("decision", found.decision.decision),
@@ -70,9 +69,9 @@ class QuotaEnforcement(Filter):
             ("availability_zone", found.zone),
             ("flavor_group", found.group),
         )
-        return [Event(DECISION, labels)]
+        return [StepEvent(DECISION, labels)]
 
-    def _found(self, run: Run) -> QuotaFinding:
+    def _cached_finding(self, run: PipelineRun) -> QuotaFinding:
         if self not in run.memo:
             run.memo[self] = find_quota(run)
         found: QuotaFinding = run.memo[self]
@@ -87,7 +86,7 @@ class QuotaFinding(NamedTuple):
     group: str = ""
 
 
-def find_quota(run: Run) -> QuotaFinding:
+def find_quota(run: PipelineRun) -> QuotaFinding:
     """The decision about a request. Only what creates a VM or gives it another size is charged."""
     request = run.request
     skipped = _SKIPPED.get(request.intent)
@@ -98,7 +97,7 @@ def find_quota(run: Run) -> QuotaFinding:
     if not group:
         return QuotaFinding(QuotaDecision(decision="accept_skipped_missing_data"), zone)
     quotas = run.fleet.quotas
-    balance = quotas.balance(request.project, zone, group, now=run.now, asking=request.resource_id)
+    balance = quotas.compute_balance(request.project, zone, group, now=run.now, asking=request.resource_id)
     size = quotas.size_of(request.resource_id) if request.intent in RESIZES else None
     return QuotaFinding(decide_quota(balance, demand_of(request, size, group)), zone, group)
 
@@ -125,7 +124,7 @@ class ExternalCustomer(FactsFilter):
     params_type = ExternalCustomerParams
     on_error: ClassVar[OnError] = "reject"
 
-    def asked(self, run: Run) -> str | None:
+    def find_demand(self, run: PipelineRun) -> str | None:
         """The domain, unless the call is for nobody's, or the domain is unknown, ignored or internal."""
         domain = run.request.hints.get(DOMAIN_NAME_HINT)
         if domain is None or run.request.intent is Intent.CAPACITY_PROBE:
@@ -137,11 +136,11 @@ class ExternalCustomer(FactsFilter):
         params: ExternalCustomerParams = self.params
         return domain not in params.ignored_domain_names and domain.startswith(params.domain_name_prefixes)
 
-    def refusal(self, asked: str, facts: HostFacts) -> Reason | None:
+    def find_refusal(self, asked: str, facts: HostFacts) -> StepRefusal | None:
         """Whether the host is set aside."""
         if EXCLUSIVE_TRAIT in facts.traits:
             return None
-        return self.no("not-exclusive", f"domain {asked} is external and the host is not for external customers")
+        return self.refuse("not-exclusive", f"domain {asked} is external and the host is not for external customers")
 
 
 class AllowedProjects(FactsFilter):
@@ -151,13 +150,13 @@ class AllowedProjects(FactsFilter):
     on_error: ClassVar[OnError] = "reject"
     admits_unknown = True
 
-    def asked(self, run: Run) -> str | None:
+    def find_demand(self, run: PipelineRun) -> str | None:
         """The project, unless the call is for nobody's, or names none."""
         return None if run.request.intent is Intent.CAPACITY_PROBE else run.request.project or None
 
-    def refusal(self, asked: str, facts: HostFacts) -> Reason | None:
+    def find_refusal(self, asked: str, facts: HostFacts) -> StepRefusal | None:
         """Whether the host's list leaves the project out."""
-        return self.unsuited(unsuited_project(asked, facts))
+        return self.refuse_unsuited(unsuited_project(asked, facts))
 
 
 class AggregateTenants(FactsFilter):
@@ -167,10 +166,10 @@ class AggregateTenants(FactsFilter):
     on_error: ClassVar[OnError] = "reject"
     admits_unknown = True
 
-    def asked(self, run: Run) -> str | None:
+    def find_demand(self, run: PipelineRun) -> str | None:
         """The project, which may be none, unless the call is for nobody's."""
         return None if run.request.intent is Intent.CAPACITY_PROBE else run.request.project
 
-    def refusal(self, asked: str, facts: HostFacts) -> Reason | None:
+    def find_refusal(self, asked: str, facts: HostFacts) -> StepRefusal | None:
         """Whether the host's aggregates are for others."""
-        return self.unsuited(unsuited_aggregate(asked, facts))
+        return self.refuse_unsuited(unsuited_aggregate(asked, facts))

@@ -8,22 +8,20 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.base.clock import as_datetime, as_instant
-from outlive.base.phrases import shown_time
-from outlive.node.fencing.policy import Departure, HostSettings, departure_of
-from outlive.node.fencing.states import CondemnView
-from outlive.node.membership.steps import RecordOutcome
+from outlive.base import as_datetime, as_instant, shown_time
+from outlive.node.fencing import CondemnView, Departure, HostSettings, departure_of
+from outlive.node.membership import RecordOutcome
 from outlive.resources import (
+    CLUSTER,
     Cluster,
     DecisionRecord,
     Fault,
     Hypervisor,
     Membership,
     Proof,
+    decode_as,
 )
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.codec import decode_as
-from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons import FaultCode
 from outlive.store import Store, list_all, read
 
 DECISIONS_LIMIT: Final = 200
@@ -56,7 +54,7 @@ class RecordedDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     input_digest: str = ""
 
 
-class Why(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The whole answer."""
 
     subject: str
@@ -78,7 +76,7 @@ class DepartedHost(NamedTuple):
 
 
 async def find_departed(store: Store, host: str) -> DepartedHost | None:
-    """What a VM waits for whose host went in good order; ``None``: it did not, or was condemned since.
+    """What a VM waits for whose host went cleanly; ``None``: it did not, or was condemned since.
 
     Announced work counts here until somebody ends it, also past its time: no clock is read.
     """
@@ -90,8 +88,8 @@ async def find_departed(store: Store, host: str) -> DepartedHost | None:
         return None
     said = {
         Departure.DAEMON: f"the daemon of {host} was stopped",
-        Departure.MACHINE: f"{host} went down in good order",
-        Departure.LEFT: f"{host} was stopped in good order",
+        Departure.MACHINE: f"{host} went down cleanly",
+        Departure.LEFT: f"{host} was stopped cleanly",
     }[how]
     settings = HostSettings(await read(store, Cluster, CLUSTER), hypervisor)
     planned = settings.planned_work(ANY_TIME, how)

@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from outlive.base.clock import as_instant
-from outlive.base.errors import NotFound
-from outlive.base.phrases import count_of, listing, shown_time
-from outlive.node import health
-from outlive.node.fencing.attestation import lost_memberships
-from outlive.node.fencing.policy import HostSettings, fence_order, profile_of
-from outlive.node.fencing.power import power_forecast
-from outlive.node.health import Answer
-from outlive.node.liveness import (
+from outlive.base import NotFound, as_instant, count_of, join_parts, shown_time
+from outlive.node import (
+    WHAT_NOW,
     ClusterLiveness,
     HostLife,
     HostLiveness,
+    LeaveVerdict,
+    health,
     is_unproven,
     proof_due,
     shown_clock,
 )
-from outlive.node.storage_loss import WHAT_NOW
+from outlive.node.fencing import HostSettings, fence_order, lost_memberships, power_forecast, profile_of
 from outlive.recovery.states import summary_of
 from outlive.recovery.why.chain import (
     Link,
-    Why,
+    WhyAnswer,
     find_departed,
     first_remedy,
     is_of_fence,
@@ -36,26 +32,25 @@ from outlive.recovery.why.chain import (
     show_decisions,
 )
 from outlive.resources import (
+    CLUSTER,
     Cluster,
     DecisionRecord,
     FormerMembership,
     Hypervisor,
     Membership,
+    RecoveryPhase,
+    RenewalSight,
+    StorageLoss,
     VirtualMachine,
 )
-from outlive.resources.cluster import CLUSTER
-from outlive.resources.hosts import StorageLoss
-from outlive.resources.memberships import RenewalSight
-from outlive.resources.reasons import render
-from outlive.resources.reasons.faults import FaultCode, fault_message
-from outlive.resources.vms import RecoveryPhase
+from outlive.resources.reasons import FaultCode, fault_message, render
 from outlive.store import Store, list_all, read
 
 NAMED: Final = 8
 """VMs that a sentence names."""
 
 
-async def explain_host(store: Store, name: str, records: list[DecisionRecord], life: ClusterLiveness) -> Why:
+async def explain_host(store: Store, name: str, records: list[DecisionRecord], life: ClusterLiveness) -> WhyAnswer:
     """The answer for a host that has, or had, a Membership; else ``NotFound``."""
     member = await read(store, Membership, name)
     if member is None:
@@ -78,7 +73,7 @@ async def explain_host(store: Store, name: str, records: list[DecisionRecord], l
             moved += await _link_recoveries(store, former.proof.fence)
     chain += [link for link, _ in moved]
     chain += await list_disarmed(store)
-    now = life.host(name)
+    now = life.liveness_of_host(name)
     if record.state == "Held":
         last = "at renewal" if now.state is HostLife.ALIVE else "the last renewal that the store has is"
         chain.append(Link(text=f"{name} holds its membership in epoch {record.epoch}, {last} {record.seq}"))
@@ -93,19 +88,19 @@ async def explain_host(store: Store, name: str, records: list[DecisionRecord], l
         forecast = power_forecast(profile, answer_s)
         chain.append(
             Link(
-                text=f"its power controller takes up to {answer_s:g} s for an answer, so a proof by power comes up to "
+                text=f"its BMC takes up to {answer_s:g} s for an answer, so a proof by power comes up to "
                 f"{forecast.text} after the last renewal"
             )
         )
     slow = host.status.degrading if host is not None else None
     remedy = departed.remedy if departed is not None else first_remedy(doubt)
     if slow is not None:
-        chain.append(Link(at=slow.since, text=f"{health.message(name, slow)} (score {slow.score} of 100)"))
-        remedy = health.remedy(name, slow)
+        chain.append(Link(at=slow.since, text=f"{health.describe_degrading(name, slow)} (score {slow.score} of 100)"))
+        remedy = health.suggest_remedy(name, slow)
     starved = host.status.storage_lost if host is not None else None
     if starved is not None:
         chain.append(Link(at=starved.since, text=_describe_starved(name, starved)))
-        remedy = f"see to the way of {name} to the storage, and to the storage"
+        remedy = f"check the network of {name} to the storage, and the storage"
     shut = host.status.quarantine if host is not None else None
     if shut is not None:
         until = shown_time(shut.until)
@@ -126,7 +121,7 @@ async def explain_host(store: Store, name: str, records: list[DecisionRecord], l
     if ordered:
         back = f"to have that called off: outlive fence {name} --call-off"
         remedy = f"{remedy}; {back}" if remedy else back
-    return Why(
+    return WhyAnswer(
         subject=name,
         summary=_summarize_host(member, now) if departed is None else f"{departed.said}; {departed.waits}",
         settled=not doubt
@@ -161,10 +156,10 @@ def _remedy_of_condemned(
     """What helps a host that is being fenced: waiting, for as long as proofs are on their way; what only a person can
     say comes after them."""
     if sight.blind:
-        return f"see to the server first ({sight.blind}): while none runs, no host is fenced and no VM restarted"
+        return f"check the server first ({sight.blind}): while none runs, no host is fenced and no VM restarted"
     due = proof_due(host, member, cluster)
     if is_unproven(member.record):
-        return f"if it is off for certain: outlive fence {name} --confirm-off --reason …"
+        return f"if it is off for certain: outlive fence {name} --confirm-off --reason ..."
     if due is not None and as_instant(due) >= as_instant(sight.at):
         return f"nothing to do yet: its proof is expected by {shown_clock(due, sight.at)}"
     return "nothing to do yet: proofs are looked for, and fault fence-unconfirmed says so if none comes"
@@ -175,7 +170,7 @@ async def _link_contradictions(store: Store, member: Membership) -> tuple[list[L
     record = member.record
     if not record.distrusted:
         return [], ""
-    kinds = listing(record.distrusted)
+    kinds = join_parts(record.distrusted)
     words = " ".join(record.distrusted)
     fault = fault_message(FaultCode.PROOF_CONTRADICTED, member.name, {"kinds": kinds, "words": words})
     vms = [
@@ -187,7 +182,7 @@ async def _link_contradictions(store: Store, member: Membership) -> tuple[list[L
     ]
     links = [Link(text=f"the proof by {kinds} was wrong for {member.name}, and is trusted no more")]
     if vms:
-        links.append(Link(text=f"restarted by it, and perhaps run twice: {listing(sorted(vms), most=NAMED)}"))
+        links.append(Link(text=f"restarted by it, and perhaps run twice: {join_parts(sorted(vms), most=NAMED)}"))
     return links, fault.remedy
 
 
@@ -208,7 +203,7 @@ def _describe_starved(name: str, loss: StorageLoss) -> str:
     """That storage does not serve VMs of a host, and what is done about it."""
     if loss.vms == 0:
         return f"{name} does not reach the storage of VMs that have left it: {loss.why}"
-    then = WHAT_NOW.get(loss.then, WHAT_NOW[Answer.OFF])
+    then = WHAT_NOW.get(loss.then, WHAT_NOW[LeaveVerdict.OFF])
     return f"storage does not serve {count_of(loss.vms, 'VM')} on {name}: {loss.why}; of each of them: {then}"
 
 
@@ -229,7 +224,7 @@ async def _refuse_unknown(store: Store, name: str) -> NotFound:
         return NotFound(
             f"the membership of {name} is lost, and VMs are held until it is known that what it ran is off",
             remedy=f"a Membership that is applied again does not help; once you know that {name} is off: "
-            f'outlive fence {name} --confirm-off --reason "..."',
+            f"outlive fence {name} --confirm-off --reason ...",
         )
     host = await read(store, Hypervisor, name)
     if host is None:

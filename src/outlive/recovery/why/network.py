@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from outlive.base.natural import natural_key
-from outlive.base.phrases import listing
-from outlive.node.vm.states import is_to_run
-from outlive.placement.rules import describe_network_limits
+from outlive.base import join_parts, natural_key
+from outlive.placement import describe_network_limits
 from outlive.recovery.why.chain import Link
-from outlive.resources import Condition, VirtualMachine, VirtualMachinePort, VirtualNetwork, condition
-from outlive.resources.networks import IN_OVN, PORTS_LIMIT, port_object_name, present_network, present_type
+from outlive.resources import (
+    IN_OVN,
+    PORTS_LIMIT,
+    Condition,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualNetwork,
+    find_condition,
+    is_to_run,
+    port_object_name,
+    present_network,
+    present_type,
+)
 from outlive.resources.reasons import NetworkReason
 from outlive.store import Store, read
 
@@ -49,8 +58,8 @@ def _describe(port: VirtualMachinePort, vm: VirtualMachine) -> tuple[list[str], 
     """Sentences about one port, and whether it is as it should be."""
     status = port.status
     what = f"port {port.name} on network {present_network(port)}"
-    addresses = listing([one.partition("/")[0] for one in status.addresses])
-    programmed, bound = (condition(status.conditions, kind) for kind in ("Programmed", "Bound"))
+    addresses = join_parts([one.partition("/")[0] for one in status.addresses])
+    programmed, bound = (find_condition(status.conditions, kind) for kind in ("Programmed", "Bound"))
     if programmed is None:
         return [f"{what}: no network controller has answered for it yet"], not is_to_run(vm)
     if programmed.status != "True":
@@ -61,14 +70,14 @@ def _describe(port: VirtualMachinePort, vm: VirtualMachine) -> tuple[list[str], 
     state = "bound" if _is_true(bound) else "programmed, but not bound"
     why = f": {bound.message}" if bound is not None and not works and bound.message else ""
     told = [f"{what}{has} is {state} on {status.active_on or 'no host'}{why}"]
-    reserved = condition(status.conditions, "AddressesReserved")
+    reserved = find_condition(status.conditions, "AddressesReserved")
     if reserved is not None and reserved.status == "False":
         told.append(f"port {port.name} is not all that its spec says: {reserved.message}")
-    told += _moves(port, vm)
+    told += _describe_moves(port, vm)
     return told, works
 
 
-def _moves(port: VirtualMachinePort, vm: VirtualMachine) -> Iterator[str]:
+def _describe_moves(port: VirtualMachinePort, vm: VirtualMachine) -> Iterator[str]:
     """What is told of its migration, and of the gap of the last one."""
     now, known = vm.status.migration, port.status.migration
     if now is not None and now.mode == "live" and now.reason == "":

@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from outlive.failover.failback import FAIL_BACK, FailBackResult
-from outlive.failover.rebalance import REBALANCE, RebalanceResult
-from outlive.node.liveness import (
-    ClusterLiveness,
-    HostLife,
-    VmLife,
-    VmLiveness,
-    running_entries,
-)
-from outlive.node.vm.states import deletion_of, is_to_run, order_here
-from outlive.placement.rules import AFFINITY, Peers, demands_of, facts_of, objections
-from outlive.recovery.balance import sentence
+from outlive.failover import FAIL_BACK, REBALANCE, FailBackResult, RebalanceResult
+from outlive.node import ClusterLiveness, HostLife, VmLife, VmLiveness, running_entries
+from outlive.node.vm import current_order, deletion_of
+from outlive.placement import AFFINITY, Peers, demands_of, facts_of, find_objections
+from outlive.recovery.balance import describe_move
 from outlive.recovery.groups import helpful_move
 from outlive.recovery.states import is_waiting, summary_of, waits_for
 from outlive.recovery.why.chain import (
     Link,
-    Why,
+    WhyAnswer,
     find_departed,
     first_remedy,
     is_of_fence,
@@ -36,31 +29,35 @@ from outlive.resources import (
     DecisionRecord,
     Hypervisor,
     Membership,
+    Recovery,
+    RecoveryPhase,
     Reservation,
     VirtualMachine,
+    decode_as,
+    is_to_run,
 )
-from outlive.resources.codec import decode_as
 from outlive.resources.reasons import HoldReason, Reason, VmReason, render
-from outlive.resources.vms import Recovery, RecoveryPhase
 from outlive.store import Store, list_all, read
 
 CLOSED_BY_RULES: Final = (HoldReason.RULED_OUT, HoldReason.REFUSED)
 """Reasons behind which a rule of an affinity group may be."""
 STORAGE_REMEDY: Final = (
-    "see to its storage, and to its host's way there; to have it start elsewhere, set spec.recovery.storageLost"
+    "check its storage, and its host's network to it; to have it start elsewhere, set spec.recovery.storageLost"
 )
 
 
-async def explain_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord], life: ClusterLiveness) -> Why:
+async def explain_vm(
+    store: Store, vm: VirtualMachine, records: list[DecisionRecord], life: ClusterLiveness
+) -> WhyAnswer:
     """The answer for a VM; ``records``: all decisions, ``life``: how its hosts are."""
-    recovery, now = vm.status.recovery, life.vm(vm)
+    recovery, now = vm.status.recovery, life.liveness_of_vm(vm)
     well = now.state in (VmLife.RUNNING, VmLife.STOPPED)
     mine = [one for one in records if one.subject == vm.name]
     network = await link_network(store, vm)
     if vm.deleting:
         said, since = deletion_of(vm), vm.metadata.deletion_timestamp
         steps = recovery.steps if recovery is not None else ()
-        return Why(
+        return WhyAnswer(
             subject=vm.name,
             summary=said.text,
             settled=False,
@@ -81,7 +78,7 @@ async def explain_vm(store: Store, vm: VirtualMachine, records: list[DecisionRec
         doubt = await list_rate_faults(store) if is_to_run(vm) else []
         broken = await _list_broken_rules(store, vm)
         summary = f"{vm.name} is {now.text}; it is assigned to {where}, and {then}"
-        return Why(
+        return WhyAnswer(
             subject=vm.name,
             summary=summary,
             settled=well and not waits and away is None and not doubt and not _is_starved(vm) and network.settled,
@@ -127,7 +124,7 @@ async def explain_vm(store: Store, vm: VirtualMachine, records: list[DecisionRec
     broken = await _list_broken_rules(store, vm) if recovery.phase is RecoveryPhase.RECOVERED else []
     chain += _link_broken_rules(broken)
     chain += await list_disarmed(store)
-    return Why(
+    return WhyAnswer(
         subject=vm.name,
         summary=render(summary_of(vm)).text + _describe_changes(vm, recovery, now),
         settled=well and recovery.phase is RecoveryPhase.RECOVERED and not _is_starved(vm) and network.settled,
@@ -151,7 +148,7 @@ async def _find_fencer(store: Store, host: str, fence: str) -> str:
 def _link_holders(vm: VirtualMachine, life: ClusterLiveness) -> Iterator[Link]:
     runs = running_entries(vm)
     for holder in vm.status.holders:
-        host = life.host(holder.hypervisor)
+        host = life.liveness_of_host(holder.hypervisor)
         seen = f", seen {holder.seen}" if holder.seen else ", not seen running"
         if holder.seen == "running" and holder not in runs:
             seen = ", where its guest ended in the move"
@@ -187,7 +184,7 @@ async def _link_contradicted_proofs(store: Store, vm: VirtualMachine) -> list[Li
 
 def _link_start_order(vm: VirtualMachine) -> Iterator[Link]:
     """For whom it waits where it is assigned, or without whom it was started there."""
-    said = order_here(vm)
+    said = current_order(vm)
     if said is not None:
         yield Link(at=said.since, text=f"on {said.hypervisor} it {said.detail}")
 
@@ -215,7 +212,7 @@ def _link_rebalancing(vm: str, records: Iterable[DecisionRecord]) -> Iterator[Li
         if record.decision == REBALANCE.name and f'"{vm}"' in record.output:
             result = decode_as(RebalanceResult, record.output.encode())
             yield from (
-                Link(at=record.at, text=f"for balance {sentence(move)}", decision=record.name)
+                Link(at=record.at, text=f"for balance {describe_move(move)}", decision=record.name)
                 for move in result.moves
                 if move.vm == vm
             )
@@ -257,8 +254,8 @@ async def _list_broken_rules(store: Store, vm: VirtualMachine) -> list[Reason]:
         lost = {one.name async for one in list_all(store, Hypervisor) if one.status.lost}
         async for one in list_all(store, VirtualMachine):
             if shared := [rule for rule in one.spec.affinity_rules if rule in demands.rules]:
-                peers.put(one.name, shared, one.hosts() - lost)
-    return objections(demands, host.name, peers, facts_of(host))
+                peers.put(one.name, shared, one.involved_hosts() - lost)
+    return find_objections(demands, host.name, peers, facts_of(host))
 
 
 def _link_broken_rules(rules: Iterable[Reason]) -> Iterator[Link]:
@@ -271,20 +268,13 @@ async def _remedy_of_rules(store: Store, vm: VirtualMachine, broken: list[Reason
     held = recovery is not None and is_waiting(vm) and recovery.reason in CLOSED_BY_RULES
     if not broken and not held:
         return ""
-    vms: dict[str, VirtualMachine] = {}
-    if any(rule.policy == AFFINITY for rule in vm.spec.affinity_rules):
-        vms = {one.name: one async for one in list_all(store, VirtualMachine)}
+    rules = [rule for rule in vm.spec.affinity_rules if rule.policy == AFFINITY]
+    vms = {one.name: one async for one in list_all(store, VirtualMachine)} if rules else {}
     move = helpful_move(vm, vms, [one async for one in list_all(store, Hypervisor)]) if vms else None
-    if move is not None and (
-        broken or not any(one.status.holders for one in vms.values() if _is_with(one, vm, move[1]))
-    ):
+    together = [one for one in vms.values() if any(rule in one.spec.affinity_rules for rule in rules)]
+    there = {one.host for one in together if one.name != vm.name and one.status.holders}
+    if move is not None and (broken or move[1] not in there):
         group, host = move
         return f"outlive group move {group} {host} brings all that are to be together to a host that their rules allow"
     one = f"outlive vm move {vm.name} brings it to a host that its rules allow, where one has room"
     return one if broken else ""
-
-
-def _is_with(one: VirtualMachine, vm: VirtualMachine, host: str) -> bool:
-    """Whether it is on the host and to be on one host with the VM."""
-    shared = any(rule.policy == AFFINITY and rule in one.spec.affinity_rules for rule in vm.spec.affinity_rules)
-    return shared and one.host == host and one.name != vm.name

@@ -1,5 +1,9 @@
 """Kinds of others: Kubernetes itself, KubeVirt, and clouds whose hypervisors are Kubernetes objects."""
 
+from typing import TYPE_CHECKING
+
+from outlive.base.exports import load_exports
+
 from outlive.resources.foreign.base import ForeignPart, ForeignResource, foreign_kind
 from outlive.resources.foreign.cloud import CloudHypervisor, CloudReservation
 from outlive.resources.foreign.kubernetes import (
@@ -20,6 +24,12 @@ from outlive.resources.foreign.kubevirt import (
     UserDefinedNetwork,
     VirtualMachineInstance,
 )
+
+if TYPE_CHECKING:
+    from outlive.resources.foreign.cloud import CloudHypervisorSpec, CloudHypervisorStatus
+    from outlive.resources.foreign.kubernetes import ForeignCondition
+else:
+    __getattr__ = load_exports(__name__)
 
 FOREIGN_KINDS: tuple[type[ForeignResource], ...] = (
     CloudHypervisor,

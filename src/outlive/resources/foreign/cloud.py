@@ -1,4 +1,4 @@
-"""Kinds of clouds whose hypervisors are Kubernetes objects (docs/operating/hypervisors.md)."""
+"""Kinds of clouds whose hypervisors are Kubernetes objects (docs/how-to/hypervisors.md)."""
 
 from __future__ import annotations
 

@@ -11,13 +11,17 @@ families; a released code keeps its meaning.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from outlive.base.exports import load_exports
+
 import enum
 from types import MappingProxyType
 from typing import Final
 
 from outlive.resources.reasons import coverage, inventory, network, places, recovery, vm
 from outlive.resources.reasons.coverage import AllocationFault, CoverageReason
-from outlive.resources.reasons.model import Message, Reason, Table, Template, Value, fill, names
+from outlive.resources.reasons.model import Message, Reason, Table, Template, Value, fill, join_names
 from outlive.resources.reasons.network import NetworkReason
 from outlive.resources.reasons.places import FailBackReason, PlaceReason, RuleConflict
 from outlive.resources.reasons.recovery import HoldReason, PlanReason, SlotReason, StepReason, StoryReason
@@ -26,13 +30,24 @@ from outlive.resources.reasons.vm import LOCKED as LOCKED
 from outlive.resources.reasons.vm import OF_EVERY_HOST as OF_EVERY_HOST
 from outlive.resources.reasons.vm import MigrationReason, OrderReason, VmReason
 
+if TYPE_CHECKING:
+    from outlive.resources.reasons.failover_events import EVENTS, FULL_PROTECTION, FailoverEvent
+    from outlive.resources.reasons.faults import FAULTS, FULL_HEALTH, POWER_CODES, FaultCode, Severity, fault_message
+    from outlive.resources.reasons.faults import severity_of
+    from outlive.resources.reasons.inventory import ImportNotice
+    from outlive.resources.reasons.model import NAMED
+    from outlive.resources.reasons.obstacles import Obstacle, describe_many, describe_one
+    from outlive.resources.reasons.recovery import MAY_RUN, REPORTED_OF_HOST
+else:
+    __getattr__ = load_exports(__name__)
+
 TABLE: Final[Table] = MappingProxyType(
     {**coverage.TABLE, **recovery.TABLE, **vm.TABLE, **inventory.TABLE, **places.TABLE, **network.TABLE}
 )
 """Every code of every family."""
 
 
-def reason(code: enum.StrEnum, /, **fields: Value) -> Reason:
+def make_reason(code: enum.StrEnum, /, **fields: Value) -> Reason:
     """A code with its values."""
     return Reason(code.value, fields)
 

@@ -48,11 +48,11 @@ class AllocationFault(enum.StrEnum):
     TOO_SMALL = "slot-too-small"
 
 
-def _not_ready(fields: Mapping[str, Value]) -> str:
+def _describe_unready(fields: Mapping[str, Value]) -> str:
     return f"is not ready: {fields['why']}" if fields["why"] else "is not ready"
 
 
-def _see(fields: Mapping[str, Value]) -> str:
+def _ready_remedy(fields: Mapping[str, Value]) -> str:
     return (
         f"see Hypervisor/{fields['host']}"
         if fields["why"]
@@ -60,17 +60,17 @@ def _see(fields: Mapping[str, Value]) -> str:
     )
 
 
-def _declared(fields: Mapping[str, Value]) -> str:
+def _declared_text(fields: Mapping[str, Value]) -> str:
     group = f", its group {fields['group']} {fields['group_size']}" if fields["group"] else ""
     return f"the VM declares {fields['size']}{group}"
 
 
-def _clash(fields: Mapping[str, Value]) -> str:
+def _clash_text(fields: Mapping[str, Value]) -> str:
     where = f": {fields['where']} occurs more than once" if fields.get("where") else ""
     return f"a rule is broken for the VM, so that its slots promise nothing{where}"
 
 
-def _hosts(fields: Mapping[str, Value]) -> str:
+def _hosts_text(fields: Mapping[str, Value]) -> str:
     """How placement and the rules divide the hosts for one new slot.
 
     Fields: ``total`` and ``offered`` hosts; ``refused``: for each filter step the hosts that it refused; of those that
@@ -99,20 +99,20 @@ def _hosts(fields: Mapping[str, Value]) -> str:
 
 
 TABLE: Final[Table] = {
-    CoverageReason.ZERO_SIZE: Template(_declared, "give flavor {flavor!r} cpu and memory above zero"),
+    CoverageReason.ZERO_SIZE: Template(_declared_text, "give flavor {flavor!r} cpu and memory above zero"),
     CoverageReason.PLACEMENT_UNAVAILABLE: Template("{error}", "the next cycle asks again; see the log of placement"),
     CoverageReason.MEMBERSHIPS_CLASH: Template(
-        _clash, "`outlive failover check` names the rule; the next clean-up takes out who is at fault"
+        _clash_text, "`outlive failover check` names the rule; the next clean-up takes out who is at fault"
     ),
     CoverageReason.ONE_PER_HOST: Template(
-        _hosts, "wait for the next cycle, or set failover.limitOneNewReservationPerHypervisor to false"
+        _hosts_text, "wait for the next cycle, or set failover.limitOneNewReservationPerHypervisor to false"
     ),
-    CoverageReason.NO_CAPACITY: Template(_hosts, "free {size} on one more host, or add a host"),
+    CoverageReason.NO_CAPACITY: Template(_hosts_text, "free {size} on one more host, or add a host"),
     CoverageReason.REFUSED: Template(
-        _hosts, "`outlive failover explain {vm}` says which step refuses which host, and what would help"
+        _hosts_text, "`outlive failover explain {vm}` says which step refuses which host, and what would help"
     ),
     CoverageReason.RULES: Template(
-        _hosts, "add a host: {total} are too few to keep this VM, its slots and their members apart"
+        _hosts_text, "add a host: {total} are too few to keep this VM, its slots and their members apart"
     ),
     CoverageReason.NO_HOSTS: Template("there are no hosts", "add hosts"),
     CoverageReason.STORE_FAILED: Template("{doing} failed: {error}", "the next cycle tries again"),
@@ -133,11 +133,11 @@ TABLE: Final[Table] = {
         "see whether it runs on {host}; start it, or record that it is stopped",
     ),
     CoverageReason.UNPROTECTED: Template("it was taken out of protection: {why}", "outlive protect {vm}"),
-    CoverageReason.DELETED: Template("it is being deleted, and needs no slots any more", "outlive why {vm}"),
+    CoverageReason.DELETED: Template("it is being deleted, and needs no slots", "outlive why {vm}"),
     AllocationFault.ELSEWHERE: Template(
         "lists it as on {recorded} and it runs on {at}", "wait for the next clean-up, which takes it out of the slot"
     ),
-    AllocationFault.NOT_READY: Template(_not_ready, _see),
+    AllocationFault.NOT_READY: Template(_describe_unready, _ready_remedy),
     AllocationFault.NOT_ALLOWED: Template(
         "is on {host} and it may run on {limit} only", "wait for the next clean-up, or change hostLimit of the VM"
     ),

@@ -143,7 +143,7 @@ def severity_of(code: str) -> Severity:
 
 
 POWER_CODES: Final = frozenset({FaultCode.POWER_NOT_REHEARSED, FaultCode.POWER_UNREACHABLE})
-"""Faults of power controllers: nothing is said of them while somebody works on the controller."""
+"""Faults of BMCs: nothing is said of them while somebody works on the controller."""
 
 
 class FaultEntry(NamedTuple):
@@ -155,18 +155,18 @@ class FaultEntry(NamedTuple):
     remedy: str | Callable[[Mapping[str, Value]], str] = ""
 
 
-def _unconfirmed(fields: Mapping[str, Value]) -> str:
+def _unconfirmed_text(fields: Mapping[str, Value]) -> str:
     if fields.get("cut"):
         return "{subject} is condemned, cut off, and not proven dead; VMs that it can still reach wait: {why}"
     return "{subject} is condemned and cannot be proven dead, so its VMs wait: {why}"
 
 
-def _held(fields: Mapping[str, Value]) -> str:
+def _render_held(fields: Mapping[str, Value]) -> str:
     what = "is not restarted elsewhere" if fields["reason"] in MAY_RUN else "is not running"
     return f"VM {fields['subject']} {what}: {fields['why']}"
 
 
-def _disagree(fields: Mapping[str, Value]) -> str:
+def _disagreement_text(fields: Mapping[str, Value]) -> str:
     return "{count} times what is said of commitments disagrees ({subject}), such as {first}: {why}".format_map(fields)
 
 
@@ -182,7 +182,7 @@ _RESTORED: Final[Mapping[Value, str]] = {
 }
 
 
-def _restored(fields: Mapping[str, Value]) -> str:
+def _restored_text(fields: Mapping[str, Value]) -> str:
     waits = "the cluster is paused until every host has registered what it runs, and waits for"
     return f"{_RESTORED[fields['reason']]}: {waits} {fields['hosts']}"
 
@@ -203,8 +203,8 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.FENCE_UNCONFIRMED: FaultEntry(
         Severity.CRITICAL,
         50,
-        lambda fields: _unconfirmed(fields).format_map(fields),
-        "see to it that it is off, then: outlive fence {subject} --confirm-off --reason ...",
+        lambda fields: _unconfirmed_text(fields).format_map(fields),
+        "make sure that it is off, then: outlive fence {subject} --confirm-off --reason ...",
     ),
     FaultCode.FENCE_WAITS: FaultEntry(
         Severity.CRITICAL,
@@ -229,7 +229,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.CRITICAL,
         10,
         "{subject} cannot be switched {to}: {why}",
-        "check its power controller, address, credentials and system uuid (spec.fencing)",
+        "check its BMC, address, credentials and system uuid (spec.fencing)",
     ),
     FaultCode.PROOF_CONTRADICTED: FaultEntry(
         Severity.CRITICAL,
@@ -241,22 +241,22 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.CRITICAL,
         50,
         "{subject} may reach its VMs' disks and networks again: {why}",
-        "see to it that {subject} is off, at once",
+        "make sure at once that {subject} is off",
     ),
     FaultCode.ISOLATION_UNRECORDED: FaultEntry(
         Severity.CRITICAL,
         25,
         "{subject} is isolated through epoch {through} although its Membership knows of no isolation, and none of its "
         "epochs after {dead_through} is dead: VMs that start there do not reach their disks",
-        "see to it that {subject} has booted since it was isolated, then let it in by hand "
-        "(docs/operating/storage.md); or move its VMs away",
+        "make sure that {subject} has booted since it was isolated, then remove the isolation by hand "
+        "(docs/how-to/storage.md); or move its VMs away",
     ),
     FaultCode.MEMBERSHIP_GONE: FaultEntry(
         Severity.CRITICAL,
         25,
         "{why}",
         "a Membership that is applied again does not help; switch {subject} off, then: "
-        'outlive fence {subject} --confirm-off --reason "..."; it joins again when it is switched on',
+        "outlive fence {subject} --confirm-off --reason ...; it joins again when it is switched on",
     ),
     FaultCode.HOST_UNKNOWN: FaultEntry(
         Severity.WARNING,
@@ -279,13 +279,13 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.CRITICAL,
         50,
         "{subject} has lost the storage of {vms}: {why}; of each of them: {then}",
-        "see to the way of {subject} to the storage, and to the storage: outlive why {subject}",
+        "check the network of {subject} to the storage, and the storage: outlive why {subject}",
     ),
     FaultCode.VM_STORAGE_LOST: FaultEntry(
         Severity.CRITICAL,
         25,
         "the disks of VM {subject} do not serve it on {host}: {why}; {then}",
-        "see to its storage: whether it is full, and whether it answers; outlive why {subject}",
+        "check its storage: whether it is full, and whether it answers; outlive why {subject}",
     ),
     FaultCode.GUESTS_OUTSIDE_SLICE: FaultEntry(
         Severity.CRITICAL,
@@ -293,7 +293,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "{vms} on {subject} have processes outside the slice of guests, which its guard would not end: {subject} does "
         "not count as armed",
         "find with systemd-cgls the group that all guests are below (machine.slice; machine without systemd-machined), "
-        "set it as libvirt.slice in node.yaml and as --cgroup of the guard, then move them away or start them anew",
+        "set it as libvirt.slice in node.yaml and as --cgroup of the guard, then move them away or restart them",
     ),
     FaultCode.HYPERVISOR_AUTOSTART: FaultEntry(
         Severity.CRITICAL,
@@ -304,7 +304,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.SYSTEM_DIFFERS: FaultEntry(
         Severity.WARNING,
         5,
-        "{subject} may have another machine's power controller: {why}",
+        "{subject} may have another machine's BMC: {why}",
         "see on {subject} which machine it is (dmidecode -s system-uuid) and which one {address} controls, and mend "
         "spec.fencing; where its controller really says another uuid than its firmware, acknowledge the fault",
     ),
@@ -312,13 +312,13 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.WARNING,
         5,
         "{subject} does not have the virtual functions that its configuration names: {why}",
-        "see to the card, or mend links.sriov of node.yaml on {subject}; everything else of {subject} is served",
+        "check the card, or correct links.sriov of node.yaml on {subject}; everything else of {subject} is served",
     ),
     FaultCode.FUNCTIONS_REFUSED: FaultEntry(
         Severity.INFO,
         2,
         "virtual functions of {subject} are not as they are wanted: {why}",
-        "take the setting away (outlive host function set), or see to the card; the other functions are served",
+        "take the setting away (outlive host function set), or check the card; the other functions are served",
     ),
     FaultCode.FOREIGN_DOMAINS: FaultEntry(
         Severity.INFO,
@@ -339,7 +339,8 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "{host} runs {subject}, which the store does not know: it was restored from a backup, or somebody deleted "
         "{subject} while the daemon of {host} was away",
-        "import it again, or stop it on {host}; if {host} is off for good: outlive fence {host} --confirm-off",
+        "import it again, or stop it on {host}; if {host} is off for good: outlive fence {host} --confirm-off "
+        "--reason ...",
     ),
     FaultCode.HOST_DEGRADING: FaultEntry(Severity.WARNING, 10, "{subject} degrades: {causes}; {vms}", "{remedy}"),
     FaultCode.DRAIN_INCOMPLETE: FaultEntry(
@@ -352,19 +353,19 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.WARNING,
         5,
         "figures of {subject} are old: {who} {how}",
-        "see to that on {subject}, and to the log of its daemon; VMs that run go on",
+        "check that on {subject}, and the log of its daemon; VMs that run go on",
     ),
     FaultCode.VM_LOCATION_UNKNOWN: FaultEntry(
         Severity.WARNING, 10, "VM {subject} is covered by nothing: {why}", "{remedy}"
     ),
-    FaultCode.COMMITMENTS_DISAGREE: FaultEntry(Severity.INFO, 5, _disagree, _disagree_remedy),
+    FaultCode.COMMITMENTS_DISAGREE: FaultEntry(Severity.INFO, 5, _disagreement_text, _disagree_remedy),
     FaultCode.COMMITMENTS_NOT_SYNCED: FaultEntry(
         Severity.WARNING,
         5,
         "commitments were not compared with Limes since {since}: {why}",
-        "see to Keystone and Limes, and to our user there; until they answer no commitment is lost",
+        "check Keystone and Limes, and Outlive's user there; until they answer no commitment is lost",
     ),
-    FaultCode.VM_HELD: FaultEntry(Severity.CRITICAL, 5, _held, "{remedy}"),
+    FaultCode.VM_HELD: FaultEntry(Severity.CRITICAL, 5, _render_held, "{remedy}"),
     FaultCode.VM_FAILED: FaultEntry(
         Severity.CRITICAL,
         10,
@@ -378,9 +379,9 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.STORE_RESTORED: FaultEntry(
         Severity.CRITICAL,
         30,
-        _restored,
+        _restored_text,
         "start the daemons of the hosts that it waits for; or, once you know that one of them runs nothing: outlive "
-        "fence HOST --confirm-off; or, once all of them run nothing: outlive restore --confirm HOST,...",
+        "fence HOST --confirm-off --reason ...; or, once all of them run nothing: outlive restore --confirm HOST,...",
     ),
     FaultCode.NO_COORDINATOR: FaultEntry(
         Severity.CRITICAL,
@@ -404,20 +405,20 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.WARNING,
         10,
         "{subject} does not have the cluster's key {key}, so it opens no secret that is sealed for it: {why}",
-        "remove the cause on {subject}; its daemon tries again by itself",
+        "remove the cause on {subject}; its daemon tries again automatically",
     ),
     FaultCode.LINKS_NOT_MADE: FaultEntry(
         Severity.WARNING,
         10,
         "{subject} has not made its own network as it is wanted: {why}",
         "see section links of its node.yaml and spec.systemNetworks of Cluster/default; what was undone is tried again "
-        "when one of them changes, or its daemon is started anew",
+        "when one of them changes, or its daemon is restarted",
     ),
     FaultCode.NETWORKS_NOT_MADE: FaultEntry(
         Severity.WARNING,
         10,
         "{subject} has not made networks of VMs: {why}",
-        "remove the cause on {subject}: it tries again by itself, and takes no VM on these networks meanwhile",
+        "remove the cause on {subject}: it tries again automatically, and takes no VM on these networks meanwhile",
     ),
     FaultCode.PRIMARY_DUTY: FaultEntry(
         Severity.WARNING,
@@ -430,19 +431,19 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.WARNING,
         10,
         "{previous} did not give up the role of the primary coordinator within {limit_s:g} s: {subject} took it over",
-        "see to the daemon of {previous}: some of its duties may still be running there",
+        "check the daemon of {previous}: some of its duties may still be running there",
     ),
     FaultCode.PRIMARY_ADDRESS: FaultEntry(
         Severity.WARNING,
         25,
         "{subject} is the primary coordinator and could not {what}: {why}",
-        "see to the device on {subject}; or hand the role over: outlive host primary NAME",
+        "check the device on {subject}; or hand the role over: outlive host primary NAME",
     ),
     FaultCode.DHCP_FAILED: FaultEntry(
         Severity.WARNING,
         25,
         "{subject} serves no DHCP on {networks}: {why}",
-        "remove the cause on {subject}, which tries again by itself; or hand the role over: outlive host primary NAME",
+        "remove the cause on {subject}: it tries again; or hand the role over: outlive host primary NAME",
     ),
     FaultCode.DHCP_RANGE_FULL: FaultEntry(
         Severity.WARNING,
@@ -454,13 +455,13 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.WARNING,
         10,
         "{subject} answers no names of {networks} networks: {why}",
-        "remove the cause on {subject}, which tries again by itself; or hand the role over: outlive host primary NAME",
+        "remove the cause on {subject}: it tries again; or hand the role over: outlive host primary NAME",
     ),
     FaultCode.METADATA_FAILED: FaultEntry(
         Severity.WARNING,
         10,
         "{subject} answers no metadata on {networks}: {why}",
-        "remove the cause on {subject}, which tries again by itself; or hand the role over: outlive host primary NAME",
+        "remove the cause on {subject}: it tries again; or hand the role over: outlive host primary NAME",
     ),
     FaultCode.FIREWALL_REFUSED: FaultEntry(
         Severity.WARNING,
@@ -478,13 +479,13 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.WARNING,
         50,
         "storage daemon {subject} of {cluster} is out: its data is copied to others, and nothing new is put on it",
-        "see to its disk and its host; then let it in again: ceph osd in {subject}; or remove it for good",
+        "check its disk and its host; then: ceph osd in {subject}; or remove it for good",
     ),
     FaultCode.STORAGE_DAEMONS_OUT: FaultEntry(
         Severity.WARNING,
         50,
         "{count} storage daemons of {subject} are out, {first} and others: their data is copied to others",
-        "see to their hosts and their network: outlive storage daemons; then let them in again: ceph osd in ID",
+        "check their hosts and their network: outlive storage daemons; then: ceph osd in ID",
     ),
     FaultCode.STORAGE_WARN: FaultEntry(
         Severity.WARNING,
@@ -502,7 +503,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.WARNING,
         5,
         "nobody knows how storage cluster {subject} does, its figures are old: {why}",
-        "see to its monitors and managers: ceph status; virtual machines are renewed and recovered all the same",
+        "check its monitors and managers: ceph status; virtual machines are renewed and recovered all the same",
     ),
     FaultCode.GUARD_NOT_ARMED: FaultEntry(
         Severity.WARNING,
@@ -513,8 +514,8 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.POWER_NOT_REHEARSED: FaultEntry(
         Severity.WARNING,
         10,
-        "if {subject} died now its power controller would prove nothing: {why}",
-        "see to its power controller, its address, and spec.fencing.systemUuid",
+        "if {subject} died now its BMC would prove nothing: {why}",
+        "check its BMC, its address, and spec.fencing.systemUuid",
     ),
     FaultCode.MEMORY_OVERCOMMITTED: FaultEntry(
         Severity.CRITICAL,
@@ -526,13 +527,13 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.INFO,
         10,
         "if all VMs ran they would have {taken} of memory, and without the largest host there are {room}",
-        "add a host, or delete VMs that nobody needs",
+        "add a host, or delete VMs that are not needed",
     ),
     FaultCode.NETWORK_AWAY: FaultEntry(
         Severity.CRITICAL,
         25,
         "OVN does not answer ({names}), so no network follows a VM that moves or is recovered: {why}",
-        "see to the database and the way to it; guests that stay where they are keep their network",
+        "check the database and the network to it; guests that stay where they are keep their network",
     ),
     FaultCode.NETWORK_PORT_REFUSED: FaultEntry(
         Severity.WARNING,
@@ -556,7 +557,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.WARNING,
         20,
         "what is known of the hosts and VMs of {subject} is as of {since}: {why}",
-        "see to its Nova and Keystone, or its API server; until they answer nothing is deleted, and changes there are "
+        "check its Nova and Keystone, or its API server; until they answer nothing is deleted, and changes there are "
         "not known",
     ),
     FaultCode.INVENTORY_LEFT_OUT: FaultEntry(
@@ -626,13 +627,13 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.WARNING,
         10,
         "the store is near a quota and will refuse new objects of it: {what}",
-        "see whose objects they are (outlive get KIND) and why there are so many; delete those that nobody needs",
+        "see whose objects they are (outlive get KIND) and why there are so many; delete those that are not needed",
     ),
     FaultCode.TOKEN_ENDS: FaultEntry(
         Severity.WARNING,
         10,
         "the token {subject} ({role}) ends on {end}: who uses it is refused from then on",
-        "outlive token rotate {subject}; a host renews its own while its daemon runs; or revoke one that nobody uses",
+        "outlive token rotate {subject}; a host renews its own while its daemon runs; or revoke it if it is not used",
     ),
     FaultCode.TOKENS_FILE: FaultEntry(
         Severity.WARNING,

@@ -59,7 +59,7 @@ TABLE: Final[Table] = {
         "check sizes and units; where hosts are overcommitted, say so with --overcommit",
     ),
     ImportNotice.VM_ZONE_KEPT: Template(
-        "VMs in another zone than their host, which somebody gave them: {count} ({vms})",
+        "VMs in another zone than their host, set before this import: {count} ({vms})",
         "no slot of theirs is in the zone of their host; give a column zone to change that",
     ),
     ImportNotice.HOST_OVERFULL: Template(
@@ -71,15 +71,15 @@ TABLE: Final[Table] = {
         "the name of the source is in status.sourceName, and Nova is answered with it",
     ),
     ImportNotice.HOST_VANISHED: Template(
-        "hosts that the source does not list any more, which hold no slots until it does: {count} ({hosts})",
+        "hosts that the source no longer lists, which hold no slots until it does: {count} ({hosts})",
         "delete them with --prune; if these files are only a part of the source, import them with --partial",
     ),
     ImportNotice.VM_VANISHED: Template(
-        "VMs that the source does not list any more, which get no slots and take no room: {count} ({vms})",
+        "VMs that the source no longer lists, which get no slots and take no room: {count} ({vms})",
         "delete them with --prune; if these files are only a part of the source, import them with --partial",
     ),
     ImportNotice.HOST_KEPT: Template(
-        "hosts that the source does not list any more and whose daemon is ours, which count on: {count} ({hosts})",
+        "hosts that the source no longer lists and whose daemon is ours, which count on: {count} ({hosts})",
         "delete one once its daemon has left the cluster",
     ),
     ImportNotice.BARE_METAL: Template(

@@ -41,7 +41,7 @@ class Template(msgspec.Struct, frozen=True):
 Table = Mapping[enum.StrEnum, Template]
 
 
-def names(values: tuple[str, ...]) -> str:
+def join_names(values: tuple[str, ...]) -> str:
     """A list for a sentence: the first ``NAMED``, and how many more there are."""
     shown = ", ".join(values[:NAMED])
     return shown if len(values) <= NAMED else f"{shown} and {len(values) - NAMED} more"
@@ -52,5 +52,5 @@ def fill(pattern: str | Callable[[Mapping[str, Value]], str], fields: Mapping[st
     if callable(pattern):
         return pattern(fields)
     return pattern.format_map(
-        {key: names(value) if isinstance(value, tuple) else value for key, value in fields.items()}
+        {key: join_names(value) if isinstance(value, tuple) else value for key, value in fields.items()}
     )

@@ -114,7 +114,7 @@ TABLE: Final[Table] = {
     NetworkReason.NO_ADDRESS: Template("{problem}", "{remedy}"),
     NetworkReason.FOREIGN_ROW: Template(
         "OVN has a {row}, which belongs to {owner}",
-        "delete it there if nobody needs it, or give the network, interface or address another name, id or value",
+        "delete it there if it is not needed, or give the network, interface or address another name, id or value",
     ),
     NetworkReason.OVN_REFUSED: Template("{problem}", "{remedy}"),
     NetworkReason.ROW_MISSING: Template("OVN lacks {row}", _CONTROLLER),

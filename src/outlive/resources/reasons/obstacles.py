@@ -31,11 +31,11 @@ class Obstacle(enum.StrEnum):
     NOTHING = "nothing"
 
 
-def _member(fields: Mapping[str, Value]) -> str:
+def _member_text(fields: Mapping[str, Value]) -> str:
     return f"it is a member, but the slot {fields['but']}" if fields["but"] else "it is a member, and the slot counts"
 
 
-def _room(fields: Mapping[str, Value]) -> str:
+def _capacity_text(fields: Mapping[str, Value]) -> str:
     if not fields["free"]:
         return f"needs {fields['needs']}; how much is free there is not known"
     if fields["over"]:
@@ -43,7 +43,7 @@ def _room(fields: Mapping[str, Value]) -> str:
     return f"needs {fields['needs']}, has {fields['free']} free{fields['beside']}"
 
 
-def _refused(fields: Mapping[str, Value]) -> str:
+def _refusal_text(fields: Mapping[str, Value]) -> str:
     step, message = fields["step"], fields["message"]
     if not step:
         return "placement does not offer this host"
@@ -51,15 +51,15 @@ def _refused(fields: Mapping[str, Value]) -> str:
 
 
 ONE: Final[Mapping[Obstacle, Template]] = {
-    Obstacle.MEMBER: Template(_member),
+    Obstacle.MEMBER: Template(_member_text),
     Obstacle.NOT_READY: Template("the slot is not ready: it counts for nobody and takes nobody"),
     Obstacle.TOO_SMALL: Template("holds {holds}, the VM needs {needs}"),
     Obstacle.MEMBERS_CLASH: Template("a rule is broken for a member: {breach}"),
     Obstacle.RULE: Template("rule {rule} would be broken: {breach}"),
     Obstacle.APART: Template("{apart}"),
     Obstacle.PLACEMENT_ERROR: Template("{error}"),
-    Obstacle.PLACEMENT: Template(_refused),
-    Obstacle.NO_CAPACITY: Template(_room),
+    Obstacle.PLACEMENT: Template(_refusal_text),
+    Obstacle.NO_CAPACITY: Template(_capacity_text),
     Obstacle.ZERO_SIZE: Template("the VM declares {declares}"),
     Obstacle.OWN_CLASH: Template("a rule is broken for the VM itself: {breach}"),
     Obstacle.NOTHING: Template("{nothing}"),
@@ -82,11 +82,11 @@ _REFUSALS: Final[Mapping[Value, str]] = {
 """Placement's code → how it reads after a number of hosts."""
 
 
-def _ruled_out(fields: Mapping[str, Value]) -> str:
+def _ruled_out_text(fields: Mapping[str, Value]) -> str:
     return _RULES.get(fields["rule"], "are ruled out by the rules")
 
 
-def _refused_many(fields: Mapping[str, Value]) -> str:
+def _refused_many_text(fields: Mapping[str, Value]) -> str:
     if not fields["step"]:
         return "are not offered by placement"
     known = _REFUSALS.get(fields["code"])
@@ -100,10 +100,10 @@ MANY: Final[Mapping[Obstacle, Template]] = {
     Obstacle.NOT_READY: Template("are not ready"),
     Obstacle.TOO_SMALL: Template("are smaller than {needs}"),
     Obstacle.MEMBERS_CLASH: Template("have a member for which a rule is broken"),
-    Obstacle.RULE: Template(_ruled_out),
+    Obstacle.RULE: Template(_ruled_out_text),
     Obstacle.APART: Template("are too near, or too far, by failure domains or server group"),
     Obstacle.PLACEMENT_ERROR: Template("could not be asked about"),
-    Obstacle.PLACEMENT: Template(_refused_many),
+    Obstacle.PLACEMENT: Template(_refused_many_text),
     Obstacle.NO_CAPACITY: Template("have less than {room} free"),
     Obstacle.ZERO_SIZE: Template("cannot hold a VM without size"),
     Obstacle.OWN_CLASH: Template("would do, were no rule broken for the VM itself"),
@@ -112,11 +112,11 @@ MANY: Final[Mapping[Obstacle, Template]] = {
 """Of several, after their number."""
 
 
-def of_one(obstacle: Obstacle, **fields: Value) -> str:
+def describe_one(obstacle: Obstacle, **fields: Value) -> str:
     """What rules one host or slot out."""
     return fill(ONE[obstacle].text, fields)
 
 
-def of_many(obstacle: Obstacle, **fields: Value) -> str:
+def describe_many(obstacle: Obstacle, **fields: Value) -> str:
     """The same of several, to follow their number."""
     return fill(MANY[obstacle].text, fields)

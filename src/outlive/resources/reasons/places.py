@@ -60,7 +60,7 @@ TABLE: Final[Table] = {
     PlaceReason.UNSUITED: Template("{host} does not suit {vm}: {why}"),
     PlaceReason.STORAGE_UNREACHED: Template(
         "{host} does not reach the storage of {vm}: {place}",
-        "see to the storage, and to the way of {host} to it: outlive why {host}",
+        "check the storage, and the network of {host} to it: outlive why {host}",
     ),
     PlaceReason.NETWORK_UNREACHED: Template(
         "network {network} of {vm} does not reach {host}",

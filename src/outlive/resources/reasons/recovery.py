@@ -133,7 +133,7 @@ CAUSES: Final[Mapping[Value, str]] = {
 RUNS: Final = " and runs on {host} again, "
 
 
-def _story(rest: str) -> Template:
+def _story_template(rest: str) -> Template:
     return Template(lambda fields: fill(CAUSES.get(fields.get("cause", ""), LOST) + rest, fields))
 
 
@@ -141,11 +141,11 @@ TABLE: Final[Table] = {
     HoldReason.MEMBERSHIP_MISSING: Template(
         "{host} may still run it, and Membership/{host} does not exist or belongs to another machine",
         "a Membership that is applied again does not help; once you know that the machine that ran it is off or empty: "
-        'outlive fence {host} --confirm-off --membership {uid} --reason "..."',
+        "outlive fence {host} --confirm-off --membership {uid} --reason ...",
     ),
     HoldReason.FENCE_UNCONFIRMED: Template(
         "{host} is condemned, and there is no proof yet that it is off",
-        'outlive fence {host} --confirm-off --reason "..." once you know that it is off',
+        "outlive fence {host} --confirm-off --reason ... once you know that it is off",
     ),
     HoldReason.UNATTENDED: Template(
         "{host} is silent, and no coordinator lives that could prove that it is off",
@@ -161,19 +161,19 @@ TABLE: Final[Table] = {
     ),
     HoldReason.DISK_LOCKED: Template(
         "{host} may not start it, and no other host may: {why}",
-        "see who has its disk open and end that, or prove that host dead (outlive fence HOST); it is tried again by "
-        "itself",
+        "see who has its disk open and end that, or prove that host dead (outlive fence HOST --reason ...); it is "
+        "tried again by itself",
     ),
     HoldReason.CANNOT_START: Template(
         "{host} cannot start it, and no other host can: {why}",
-        "bring back or correct its disk or its definition; it is tried again by itself",
+        "bring back or correct its disk or its definition; its host tries again",
     ),
     HoldReason.HOST_STOPPED: Template(
-        "{host}, which it is assigned to, was stopped in good order",
+        "{host}, which it is assigned to, was stopped cleanly",
         "start {host} again, or move the VM to another host",
     ),
     HoldReason.HOST_AWAITED: Template(
-        "{host} went down in good order, and by its shutdown policy (freeze) its VMs wait for it",
+        "{host} went down cleanly, and by its shutdown policy (freeze) its VMs wait for it",
         "switch {host} on; or, to have them recovered elsewhere: outlive host shutdown-policy {host} failover",
     ),
     HoldReason.HOST_NOT_JOINED: Template(
@@ -212,7 +212,7 @@ TABLE: Final[Table] = {
     ),
     HoldReason.STORAGE_UNREACHED: Template(
         "{slots}, and no living host that has room for it reaches its storage: {why}",
-        "see to the storage, and to the way of the hosts to it",
+        "check the storage, and the network of the hosts to it",
     ),
     PlanReason.RUNNING: Template("it runs on {host}"),
     PlanReason.HELD_BY_HOST: Template("{host} holds it"),
@@ -253,17 +253,17 @@ TABLE: Final[Table] = {
     StepReason.HELD: Template("it is held: {why}"),
     StepReason.SEEN_RUNNING: Template("it is seen running on {host}"),
     StepReason.DROPPED: Template("it stays down: {why}"),
-    StoryReason.BACK_ON_ITS_HOST: _story(", which came back and runs it again"),
-    StoryReason.WHERE_IT_WAS_MOVED: _story(RUNS + "where it was being moved to"),
-    StoryReason.IN_PROMISED_SLOT: _story(RUNS + "in its promised slot {slot}"),
-    StoryReason.IN_CONTESTED_SLOT: _story(RUNS + "in slot {slot}, to which other VMs had a claim as well"),
-    StoryReason.IN_OTHER_SLOT: _story(RUNS + "in slot {slot}, which was not promised to it"),
-    StoryReason.ASKED_THERE: _story(RUNS + "where a user wanted it"),
-    StoryReason.PLACED: _story(RUNS + "where placement found room"),
-    StoryReason.HELD: _story(" and is held: {why}"),
-    StoryReason.WAITS_FOR_OTHERS: _story(", has its place on {host}, and waits there for {others}"),
-    StoryReason.ASSIGNED: _story(" and is assigned to {host}, where it has not been seen running yet"),
-    StoryReason.DROPPED: _story(" and stays down: nobody wants it to run"),
-    StoryReason.IGNORED: _story(" and is not recovered: its policy (spec.recovery.mode) is ignore"),
-    StoryReason.WAITS_FOR_PROOF: _story(" and waits: its host is not proven dead yet"),
+    StoryReason.BACK_ON_ITS_HOST: _story_template(", which came back and runs it again"),
+    StoryReason.WHERE_IT_WAS_MOVED: _story_template(RUNS + "where it was being moved to"),
+    StoryReason.IN_PROMISED_SLOT: _story_template(RUNS + "in its promised slot {slot}"),
+    StoryReason.IN_CONTESTED_SLOT: _story_template(RUNS + "in slot {slot}, to which other VMs had a claim as well"),
+    StoryReason.IN_OTHER_SLOT: _story_template(RUNS + "in slot {slot}, which was not promised to it"),
+    StoryReason.ASKED_THERE: _story_template(RUNS + "where a user wanted it"),
+    StoryReason.PLACED: _story_template(RUNS + "where placement found room"),
+    StoryReason.HELD: _story_template(" and is held: {why}"),
+    StoryReason.WAITS_FOR_OTHERS: _story_template(", has its place on {host}, and waits there for {others}"),
+    StoryReason.ASSIGNED: _story_template(" and is assigned to {host}, where it has not been seen running yet"),
+    StoryReason.DROPPED: _story_template(" and stays down: nobody wants it to run"),
+    StoryReason.IGNORED: _story_template(" and is not recovered: its policy (spec.recovery.mode) is ignore"),
+    StoryReason.WAITS_FOR_PROOF: _story_template(" and waits: its host is not proven dead yet"),
 }

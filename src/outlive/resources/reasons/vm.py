@@ -129,7 +129,7 @@ def _deletion_text(fields: Mapping[str, Value]) -> str:
 def _deletion_remedy(fields: Mapping[str, Value]) -> str:
     if not fields["hosts"]:
         return "wait; if it stays, see with outlive status whether the cluster is paused"
-    return f"wait; if {fields['host']} does not answer: outlive fence {fields['host']}"
+    return f"wait; if {fields['host']} does not answer: outlive fence {fields['host']} --reason ..."
 
 
 TABLE: Final[Table] = {
@@ -142,7 +142,7 @@ TABLE: Final[Table] = {
     ),
     VmReason.TO_BE_DISABLED: Template("it is to be disabled"),
     VmReason.CRASHED: Template("its domain ended by itself ({crashes} in a row); it is started again after {wait_s} s"),
-    VmReason.CLUSTER_PAUSED: Template("it is started once the cluster is not paused any more"),
+    VmReason.CLUSTER_PAUSED: Template("it is started once the pause of the cluster ends"),
     VmReason.CLUSTER_FROZEN: Template(
         "the cluster is disarmed (freeze): VMs stay as they are until it is armed", "outlive arm --cluster"
     ),
@@ -150,17 +150,17 @@ TABLE: Final[Table] = {
         "the guard of {host} could not empty it in time, and lets nothing start there before it has booted",
         "reboot {host}",
     ),
-    VmReason.LOCKS_UNREADABLE: Template("the locks on its disks could not be looked at: {error}", "see to the storage"),
+    VmReason.LOCKS_UNREADABLE: Template("the locks on its disks could not be looked at: {error}", "check the storage"),
     VmReason.ISOLATION_UNCONFIRMED: Template(
         "whether all of storage and network has heard of which hosts are shut out is not known: {error}",
-        "see to the storage, and to who isolates hosts from it, or reboot the isolated host",
+        "check the storage, and which program isolates hosts from it, or reboot the isolated host",
     ),
     VmReason.LOCK_NOT_REMOVED: Template(
-        "lock {lock}{owner} could not be removed: {error}", "end who has the disk open, or see to the storage"
+        "lock {lock}{owner} could not be removed: {error}", "end who has the disk open, or check the storage"
     ),
     VmReason.LOCK_FOREIGN: Template(
         "lock {lock}{owner} says that somebody else may be writing",
-        "see who has its disk open and end that, or prove that host dead (outlive fence HOST)",
+        "see who has its disk open and end that, or prove that host dead (outlive fence HOST --reason ...)",
     ),
     VmReason.LOCK_SHARED: Template(
         "lock {lock}{owner} may be that of {user}, which has the same disk",
@@ -179,7 +179,7 @@ TABLE: Final[Table] = {
     ),
     VmReason.HANDOVER_LATE: Template(
         "it was handed over to {target} and stands still: after {limit_s} s {target} does not run it yet",
-        "see to the network of moves, and to {target}",
+        "check the network of moves, and {target}",
     ),
     VmReason.STILL_HERE: Template("a domain of it is still on {host}", "outlive vm stop, then repeat"),
     VmReason.DEVICE_REFUSED: Template("{error}", "see its definition, its guest, and libvirt's log on its host"),
@@ -202,9 +202,9 @@ TABLE: Final[Table] = {
     VmReason.BEING_DELETED: Template(_deletion_text, _deletion_remedy),
     VmReason.STORAGE_LOST: Template(
         "its disks do not serve it: {why}; {then}",
-        "see to its storage, and to its host's way there; to have it start elsewhere, set spec.recovery.storageLost",
+        "check its storage, and its host's network to it; to have it start elsewhere, set spec.recovery.storageLost",
     ),
-    VmReason.LEFT_STORAGE: Template("its disks did not serve it on {host}: {why}", "see to the storage of {host}"),
+    VmReason.LEFT_STORAGE: Template("its disks did not serve it on {host}: {why}", "check the storage of {host}"),
     VmReason.NOT_CREATED: Template("{problem}", "see the hypervisor's log on its host"),
     VmReason.NOT_STARTED: Template("{host} did not start it, or died before"),
     VmReason.START_FAILED: Template(

@@ -40,13 +40,13 @@ class WriteState(enum.Enum):
 def promotion_refusal(resource: ReplicatedResource, replica: DrbdReplica, *, force: bool) -> PromotionRefusal | None:
     """Why this node may not become primary now; None: it may. ``force`` takes data that may be old."""
     node = replica.node
-    if stale := resource.stale(node):
+    if stale := resource.stale_connections(node):
         for one, name in stale:
             resource.ping(one, name)
         return PromotionRefusal(-25, "Timeout in operation", passing=True)
-    links = resource.links(node)
+    links = resource.linked_replicas(node)
     two = resource.options.allow_two_primaries
-    if any(one is not replica and not (two and one in links) for one in resource.primaries(node)):
+    if any(one is not replica and not (two and one in links) for one in resource.reachable_primaries(node)):
         return PromotionRefusal(-1, "Multiple primaries not allowed by config")
     if replica.force_io_failures:
         return PromotionRefusal(-12, "Device is held open by someone")
@@ -59,15 +59,15 @@ def promotion_refusal(resource: ReplicatedResource, replica: DrbdReplica, *, for
 
 def promote(resource: ReplicatedResource, replica: DrbdReplica, *, by_hand: bool) -> None:
     """Make it primary; replicas that reach it through others only are outdated by that."""
-    links = resource.links(replica.node)
+    links = resource.linked_replicas(replica.node)
     for number, volume in enumerate(replica.volumes):
         if volume.disk in (INCONSISTENT, OUTDATED, CONSISTENT) and not replica.has_data(number):
             volume.disk, replica.new_generation = UP_TO_DATE, True
-            for one in resource.reach(replica.node):
+            for one in resource.reachable_replicas(replica.node):
                 one.volumes[number].newest = volume.lineage
         voters = [one for one in resource.replicas.values() if not one.client and one is not replica]
         replica.new_generation |= any(one not in links or one.volumes[number].disk != UP_TO_DATE for one in voters)
-    replica.role, replica.by_hand, replica.promotion = PRIMARY, by_hand, resource.count_promotion()
+    replica.role, replica.by_hand, replica.promotion = PRIMARY, by_hand, next(resource.promotions)
     for one in links:
         one.peers[replica.node].role = PRIMARY
     resource.settle()
@@ -84,15 +84,15 @@ def write_state(resource: ReplicatedResource, replica: DrbdReplica, volume: int)
         return WriteState.FAILS
     if replica.suspended or replica.unconfirmed or not replica.has_data(volume):
         return WriteState.WAITS
-    links = resource.links(replica.node)
+    links = resource.linked_replicas(replica.node)
     replicated = [name for name, peer in replica.peers.items() if peer.is_connected and not peer.client]
     if any(not resource.is_linked(replica.node, name) for name in replicated):
         return WriteState.WAITS
     if not any(one.volumes[volume].disk == UP_TO_DATE for one in (replica, *links)):
         return WriteState.WAITS
-    if not all(resource.quorum(replica, number, verified=True) for number in range(len(replica.volumes))):
+    if not all(resource.check_quorum(replica, number, verified=True) for number in range(len(replica.volumes))):
         return WriteState.WAITS
-    earlier = [one for one in resource.primaries(replica.node) if one is not replica and one not in links]
+    earlier = [one for one in resource.reachable_primaries(replica.node) if one is not replica and one not in links]
     if any(one.promotion < replica.promotion for one in earlier):
         return WriteState.WAITS
     return WriteState.COMPLETES
@@ -100,14 +100,20 @@ def write_state(resource: ReplicatedResource, replica: DrbdReplica, volume: int)
 
 def commit(resource: ReplicatedResource, replica: DrbdReplica, number: int, at_s: float) -> DrbdWrite:
     """Put a write into all data that is connected, in a new generation if a replica misses it."""
-    links = [replica, *resource.links(replica.node)]
+    links = [replica, *resource.linked_replicas(replica.node)]
     if replica.new_generation:
         replica.new_generation = False
         for index in range(len(replica.volumes)):
-            _begin_generation([one.volumes[index] for one in links], resource.count_generation())
+            volumes = [one.volumes[index] for one in links]
+            lineage = (*volumes[0].newest, next(resource.generations))
+            current = [volume for volume in volumes if _is_current(volume)]
+            for volume in volumes:
+                volume.newest = lineage
+            for volume in current:
+                volume.lineage = lineage
     current = [one.volumes[number] for one in links if _is_current(one.volumes[number])]
     write = DrbdWrite(
-        number=resource.count_write(),
+        number=next(resource.writes),
         node=replica.node,
         volume=number,
         generation=current[0].lineage[-1],
@@ -123,15 +129,6 @@ def commit(resource: ReplicatedResource, replica: DrbdReplica, number: int, at_s
             resource.replicas[name].volumes[number].written_kib += BLOCK_KIB
     resource.history.append(write)
     return write
-
-
-def _begin_generation(volumes: list[DrbdVolume], generation: int) -> None:
-    lineage = (*volumes[0].newest, generation)
-    current = [volume for volume in volumes if _is_current(volume)]
-    for volume in volumes:
-        volume.newest = lineage
-    for volume in current:
-        volume.lineage = lineage
 
 
 def _is_current(volume: DrbdVolume) -> bool:

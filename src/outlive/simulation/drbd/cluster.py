@@ -14,9 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.clock import SHORTEST_SLEEP_S, Clock, as_datetime
-from outlive.base.errors import AlreadyExists, BadInput, NotFound, Refused
-from outlive.base.random import Random
+from outlive.base import SHORTEST_SLEEP_S, AlreadyExists, BadInput, Clock, NotFound, Random, Refused, as_datetime
 from outlive.simulation.drbd.access import WriteState, commit, promote, promotion_refusal, write_state
 from outlive.simulation.drbd.network import WRITE_S, DrbdNetwork, DrbdTimes
 from outlive.simulation.drbd.replicas import (
@@ -144,7 +142,7 @@ class DrbdCluster:
         self.resources[name] = resource
         for one in made:
             for peer in one.peers.values():
-                both = connected and self.network.works(one.node, peer.node)
+                both = connected and self.network.is_working(one.node, peer.node)
                 if both:
                     other = resource.replicas[peer.node]
                     peer.state, peer.established, peer.role = CONNECTED, True, SECONDARY
@@ -157,18 +155,18 @@ class DrbdCluster:
 
     def delete(self, name: str) -> None:
         """Remove it from all nodes; processes that have it open get I/O errors."""
-        resource = self._resource(name)
+        resource = self._find_resource(name)
         for replica in resource.replicas.values():
             resource.end_openers(replica)
         resource.deleted = True
         del self.resources[name]
         resource.settle()
 
-    def replica(self, node: str, resource: str) -> DrbdReplica:
+    def find_replica(self, node: str, resource: str) -> DrbdReplica:
         """What a node that is up has of it, else ``NotFound``."""
-        return self._resource(resource).replica(node)
+        return self._find_resource(resource).find_replica(node)
 
-    def _resource(self, name: str) -> ReplicatedResource:
+    def _find_resource(self, name: str) -> ReplicatedResource:
         found = self.resources.get(name)
         if found is None:
             raise NotFound(f"resource {name} does not exist", remedy="create it")
@@ -197,7 +195,11 @@ class DrbdCluster:
         for resource in self.resources.values():
             if node in resource.replicas:
                 resource.crash(node)
-        self._end_readers(node)
+        for queue in self._readers[node]:
+            queue.put_nowait(None)
+        self._readers[node].clear()
+        for key in [key for key in self._shown if key[0] == node]:
+            del self._shown[key]
         self._await_pings((other, node) for other in self.network.nodes if other != node)
 
     def boot(self, node: str) -> None:
@@ -222,7 +224,7 @@ class DrbdCluster:
         for node, peer in pairs:
             for resource in self.resources.values():
                 if resource.is_up(node) and peer in resource.replicas[node].peers:
-                    within_s = self.network.draw((0.0, self.times.ping_interval_s)) + self.times.ping_timeout_s
+                    within_s = self.network.draw_delay_s((0.0, self.times.ping_interval_s)) + self.times.ping_timeout_s
                     resource.watch(node, peer, within_s=within_s)
         self._settle()
 
@@ -234,12 +236,12 @@ class DrbdCluster:
 
     async def promote(self, node: str, resource: str, *, force: bool = False) -> None:
         """``drbdsetup primary``: it stays primary without openers. ``Refused`` with the kernel's words."""
-        await self._promote(self._resource(resource), node, force=force, by_hand=True, limit_s=PROMOTION_S)
+        await self._promote(self._find_resource(resource), node, force=force, by_hand=True, limit_s=PROMOTION_S)
 
     async def demote(self, node: str, resource: str) -> None:
         """``drbdsetup secondary``: refused while it is open, and without an end while its I/O is suspended."""
-        found = self._resource(resource)
-        replica = found.replica(node)
+        found = self._find_resource(resource)
+        replica = found.find_replica(node)
         while replica.is_primary and replica.suspended:
             await found.wait()
         if replica.openers:
@@ -248,46 +250,46 @@ class DrbdCluster:
 
     def force_secondary(self, node: str, resource: str) -> None:
         """``drbdsetup secondary --force``: at once, with I/O errors for processes that have it open."""
-        self._resource(resource).force_secondary(node)
+        self._find_resource(resource).force_secondary(node)
 
     def suspend(self, node: str, resource: str) -> None:
         """``drbdsetup suspend-io``."""
-        self.replica(node, resource).suspended_user = True
-        self._resource(resource).settle()
+        self.find_replica(node, resource).suspended_user = True
+        self._find_resource(resource).settle()
 
     def resume(self, node: str, resource: str) -> None:
         """``drbdsetup resume-io``."""
-        self.replica(node, resource).suspended_user = False
-        self._resource(resource).settle()
+        self.find_replica(node, resource).suspended_user = False
+        self._find_resource(resource).settle()
 
     def disconnect(self, node: str, resource: str, peer: str) -> None:
         """``drbdsetup disconnect``: the connection is ``StandAlone`` until ``connect``."""
         self._check_peer(node, resource, peer)
-        self._resource(resource).disconnect(node, peer)
+        self._find_resource(resource).disconnect(node, peer)
 
     def connect(self, node: str, resource: str, peer: str) -> None:
         """``drbdsetup connect``."""
         self._check_peer(node, resource, peer)
-        self._resource(resource).connect_again(node, peer)
+        self._find_resource(resource).reconnect(node, peer)
 
     def _check_peer(self, node: str, resource: str, peer: str) -> None:
-        if peer not in self.replica(node, resource).peers:
+        if peer not in self.find_replica(node, resource).peers:
             raise NotFound(f"{node} has no connection to {peer} for {resource}")
 
     def new_current_uuid(self, node: str, resource: str) -> None:
         """``drbdsetup new-current-uuid --clear-bitmap``: the first data of a new resource."""
-        self._resource(resource).new_current_uuid(node)
+        self._find_resource(resource).new_current_uuid(node)
 
     def fail_disk(self, node: str, resource: str, volume: int = 0) -> None:
         """A disk fails for good."""
-        self._resource(resource).fail_disk(node, volume)
+        self._find_resource(resource).fail_disk(node, volume)
 
     # --- reads and writes
 
     async def open(self, node: str, resource: str) -> DrbdOpener:
         """Open a device for writing; the node becomes primary by that. ``Refused`` with the kernel's words."""
-        found = self._resource(resource)
-        replica = found.replica(node)
+        found = self._find_resource(resource)
+        replica = found.find_replica(node)
         if not replica.is_primary and not found.options.auto_promote:
             raise Refused(f"{resource} is Secondary on {node}, and auto-promote is off")
         if not replica.is_primary:
@@ -340,7 +342,7 @@ class DrbdCluster:
     async def _promote(
         self, resource: ReplicatedResource, node: str, *, force: bool, by_hand: bool, limit_s: float
     ) -> None:
-        replica = resource.replica(node)
+        replica = resource.find_replica(node)
         until = self.clock.monotonic() + limit_s
         while not replica.is_primary:
             refusal = promotion_refusal(resource, replica, force=force)
@@ -352,14 +354,14 @@ class DrbdCluster:
                 text = f"{resource.name}: State change failed: ({refusal.code}) {refusal.text}"
                 raise Refused(text, remedy=f"see drbdadm status {resource.name} on {node}")
             await resource.wait(max(rest_s, SHORTEST_SLEEP_S))
-            replica = resource.replica(node)
+            replica = resource.find_replica(node)
         replica.by_hand |= by_hand
 
     # --- for judges
 
-    def writers(self, resource: str) -> list[str]:
+    def find_writers(self, resource: str) -> list[str]:
         """Nodes whose writes can complete now."""
-        found = self._resource(resource)
+        found = self._find_resource(resource)
         return [
             node
             for node, replica in found.replicas.items()
@@ -368,50 +370,50 @@ class DrbdCluster:
             )
         ]
 
-    def quorate(self, resource: str) -> list[str]:
+    def find_quorate(self, resource: str) -> list[str]:
         """Nodes that have quorum, not counting peers that they are about to lose."""
-        found = self._resource(resource)
+        found = self._find_resource(resource)
         return [
             node
             for node, replica in found.replicas.items()
             if found.is_up(node)
-            and all(found.quorum(replica, number, verified=True) for number in range(len(replica.volumes)))
+            and all(found.check_quorum(replica, number, verified=True) for number in range(len(replica.volumes)))
         ]
 
-    def generation(self, resource: str, volume: int = 0) -> int:
+    def newest_generation(self, resource: str, volume: int = 0) -> int:
         """Of the data of the side with quorum; without one, of the newest data that is on any disk."""
-        return self._survivor(self._resource(resource), volume).lineage[-1]
+        return self._find_survivor(self._find_resource(resource), volume).lineage[-1]
 
-    def history(self, resource: str) -> list[DrbdWrite]:
+    def list_writes(self, resource: str) -> list[DrbdWrite]:
         """Acknowledged writes, oldest first, with what became of them: whether the same data holds them."""
-        found = self._resource(resource)
+        found = self._find_resource(resource)
         return [
-            msgspec.structs.replace(write, survives=self._survivor(found, write.volume).holds(write))
+            msgspec.structs.replace(write, survives=self._find_survivor(found, write.volume).holds(write))
             for write in found.history
         ]
 
-    def _survivor(self, resource: ReplicatedResource, volume: int) -> DrbdVolume:
+    def _find_survivor(self, resource: ReplicatedResource, volume: int) -> DrbdVolume:
         """Data that is up to date with quorum; else the newest that is whole."""
 
         def rank(replica: DrbdReplica) -> tuple[bool, bool, bool, int]:
             one = replica.volumes[volume]
             up = resource.is_up(replica.node)
             whole = one.disk in (UP_TO_DATE, CONSISTENT, "Outdated")
-            current = up and one.disk == UP_TO_DATE and resource.quorum(replica, volume, verified=True)
+            current = up and one.disk == UP_TO_DATE and resource.check_quorum(replica, volume, verified=True)
             return whole, current, replica.is_primary and current, len(one.lineage)
 
         return max(resource.replicas.values(), key=rank).volumes[volume]
 
     # --- what is printed
 
-    def names(self, node: str) -> list[str]:
+    def resource_names(self, node: str) -> list[str]:
         """Resources that a node has configured, sorted."""
         return sorted(name for name, resource in self.resources.items() if resource.is_up(node))
 
     def _configured_replicas(self, node: str, resource: str | None) -> list[tuple[ReplicatedResource, DrbdReplica]]:
         self.network.check_node(node)
-        names = self.names(node) if resource is None else [resource]
-        return [(self._resource(name), self.replica(node, name)) for name in names]
+        names = self.resource_names(node) if resource is None else [resource]
+        return [(self._find_resource(name), self.find_replica(node, name)) for name in names]
 
     def status_text(self, node: str, resource: str | None = None) -> str:
         """``drbdsetup status --json``; ``NotFound`` for a resource that the node has not."""
@@ -423,19 +425,19 @@ class DrbdCluster:
 
     def events_text(self, node: str, resource: str | None = None, *, timestamps: bool = False) -> str:
         """``drbdsetup events2 --now``, likewise."""
-        stamp = f"{self._stamp()} " if timestamps else ""
+        stamp = f"{self._format_now()} " if timestamps else ""
         return "".join(f"{stamp}{line}\n" for line in self._dump(node, resource))
 
-    async def events(
+    async def follow_events(
         self, node: str, resource: str | None = None, *, timestamps: bool = False
     ) -> AsyncGenerator[str, None]:
         """``drbdsetup events2``: what there is, then every change; it ends when the node goes down."""
         self.network.check_node(node)
         queue: asyncio.Queue[tuple[str, str] | None] = asyncio.Queue(LINES_LIMIT)
         if not self._readers[node]:
-            for name in self.names(node):
-                self._shown[node, name] = self._objects(node, name)
-        dump = [(self._stamp(), line) for line in self._dump(node, resource)]
+            for name in self.resource_names(node):
+                self._shown[node, name] = self._event_objects(node, name)
+        dump = [(self._format_now(), line) for line in self._dump(node, resource)]
         if node in self.network.down:
             return
         self._readers[node].append(queue)
@@ -450,17 +452,17 @@ class DrbdCluster:
             if queue in self._readers[node]:
                 self._readers[node].remove(queue)
 
-    def _objects(self, node: str, name: str) -> dict[ObjectKey, DrbdObject]:
+    def _event_objects(self, node: str, name: str) -> dict[ObjectKey, DrbdObject]:
         resource = self.resources[name]
         return event_objects(resource, resource.replicas[node], self._newer)
 
     def _dump(self, node: str, resource: str | None) -> list[str]:
         if resource is not None:
-            self.replica(node, resource)
-        names = self.names(node) if resource is None else [resource]
-        return [*(line for name in names for line in dump_lines(self._objects(node, name))), DUMP_END]
+            self.find_replica(node, resource)
+        names = self.resource_names(node) if resource is None else [resource]
+        return [*(line for name in names for line in dump_lines(self._event_objects(node, name))), DUMP_END]
 
-    def _stamp(self) -> str:
+    def _format_now(self) -> str:
         now = self.clock.now()
         return f"{as_datetime(now):%Y-%m-%dT%H:%M:%S}.{int(now % 1 * 1_000_000):06d}+00:00"
 
@@ -470,9 +472,9 @@ class DrbdCluster:
             if not self._readers[node] or node in self.network.down:
                 continue
             before = self._shown.get((node, resource.name), {})
-            after = {} if resource.deleted else self._objects(node, resource.name)
+            after = {} if resource.deleted else self._event_objects(node, resource.name)
             self._shown[node, resource.name] = after
-            stamp = self._stamp()
+            stamp = self._format_now()
             for line in change_lines(before, after):
                 for queue in list(self._readers[node]):
                     if queue.qsize() >= LINES_LIMIT - 1:
@@ -480,10 +482,3 @@ class DrbdCluster:
                         queue.put_nowait(None)
                     else:
                         queue.put_nowait((stamp, line))
-
-    def _end_readers(self, node: str) -> None:
-        for queue in self._readers[node]:
-            queue.put_nowait(None)
-        self._readers[node].clear()
-        for key in [key for key in self._shown if key[0] == node]:
-            del self._shown[key]

@@ -8,10 +8,8 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import NotFound
-from outlive.base.random import Random
-from outlive.runtime.virtual import outside_parts
+from outlive.base import Clock, NotFound, Random
+from outlive.runtime import outside_parts
 
 MESSAGE_S: Final = 0.008
 """A peer hears of a change."""
@@ -70,19 +68,19 @@ class DrbdNetwork:
         """Everything passes again, both ways."""
         self._broken -= {(a, b), (b, a)}
 
-    def passes(self, a: str, b: str) -> bool:
+    def is_passing(self, a: str, b: str) -> bool:
         """Whether what ``a`` sends reaches ``b``."""
         return (a, b) not in self._broken and a not in self.down and b not in self.down
 
-    def works(self, a: str, b: str) -> bool:
+    def is_working(self, a: str, b: str) -> bool:
         """Whether a connection can live: packets pass both ways."""
-        return self.passes(a, b) and self.passes(b, a)
+        return self.is_passing(a, b) and self.is_passing(b, a)
 
-    def draw(self, limits: tuple[float, float]) -> float:
+    def draw_delay_s(self, limits: tuple[float, float]) -> float:
         """Seconds between these."""
         return self.random.uniform(*limits)
 
-    def after(self, seconds: float, function: Callable[..., object], *arguments: object) -> None:
+    def call_later(self, seconds: float, function: Callable[..., object], *arguments: object) -> None:
         """Call a function later."""
         loop = asyncio.get_running_loop()
         loop.call_later(seconds, function, *arguments, context=outside_parts())

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base import BadInput
 from outlive.simulation.drbd.quorum import OFF
 
 PRIMARY: Final = "Primary"
@@ -110,10 +110,6 @@ class DrbdVolume:
         """Whether the write is in this data."""
         return write.number <= self.through and write.generation in self.lineage
 
-    def take_from(self, source: DrbdVolume) -> None:
-        """Become a copy."""
-        self.lineage, self.through, self.newest = source.lineage, source.through, source.newest
-
 
 class DrbdPeer:
     """A connection, as the node at one end sees it."""
@@ -134,7 +130,7 @@ class DrbdPeer:
         self.has_primary = False
         """Another node that the peer is connected to is primary."""
         self.outdated = [False] * volumes
-        """The peer left in good order, as outdated."""
+        """The peer left cleanly, as outdated."""
         self.hidden = 0
         """Number of changes that events2 shows without saying what changed."""
         self.out_of_sync_kib = [0] * volumes

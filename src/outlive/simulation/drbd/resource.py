@@ -18,13 +18,13 @@ Every public method leaves the resource settled: quorum, suspension and disk sta
 from __future__ import annotations
 
 import asyncio
+import enum
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from outlive.simulation.drbd.handshake import ConnectionRefusal, connection_refusal
 from outlive.simulation.drbd.network import (
     DETACH_S,
     FORCED_END_S,
@@ -78,30 +78,18 @@ class ReplicatedResource(ResourceTopology):
         self.history: deque[DrbdWrite] = deque(maxlen=HISTORY_LIMIT)
         self._changed = changed
         self._woken = asyncio.Event()
-        self._generations = itertools.count(2)
-        self._promotions = itertools.count(1)
-        self._writes = itertools.count(1)
+        self.generations = itertools.count(2)
+        self.promotions = itertools.count(1)
+        self.writes = itertools.count(1)
         self._changes = itertools.count(1)
         self._attempts: set[frozenset[str]] = set()
         """Pairs that will try to connect."""
-
-    def count_generation(self) -> int:
-        """The number of a new generation."""
-        return next(self._generations)
-
-    def count_promotion(self) -> int:
-        """The number of a new promotion."""
-        return next(self._promotions)
-
-    def count_write(self) -> int:
-        """The number of a new write."""
-        return next(self._writes)
 
     # --- connections
 
     def watch(self, node: str, peer: str, *, within_s: float) -> None:
         """Let a node find out, at the latest by its next ping, that a peer is lost."""
-        self._network.after(within_s, self.detect, node, peer)
+        self._network.call_later(within_s, self.detect, node, peer)
 
     def detect(self, node: str, peer: str) -> None:
         """A ping got no answer, if the peer is lost."""
@@ -124,12 +112,12 @@ class ReplicatedResource(ResourceTopology):
             if was_primary and not replica.is_primary and volume.disk == UP_TO_DATE:
                 volume.disk = CONSISTENT
                 replica.consistent_since = next(self._changes)
-        if self._network.passes(node, name):
-            self._network.after(RESET_S, self.lose, name, node, "BrokenPipe")
-        path_s, close_s, open_s = (self._network.draw(limits) for limits in TEARDOWN_S)
-        self._network.after(path_s, self._tear_down, node, name, state, "path")
-        self._network.after(path_s + close_s, self._tear_down, node, name, state, "Unconnected")
-        self._network.after(path_s + close_s + open_s, self._tear_down, node, name, "Unconnected", CONNECTING)
+        if self._network.is_passing(node, name):
+            self._network.call_later(RESET_S, self.lose, name, node, "BrokenPipe")
+        path_s, close_s, open_s = (self._network.draw_delay_s(limits) for limits in TEARDOWN_S)
+        self._network.call_later(path_s, self._tear_down, node, name, state, "path")
+        self._network.call_later(path_s + close_s, self._tear_down, node, name, state, "Unconnected")
+        self._network.call_later(path_s + close_s + open_s, self._tear_down, node, name, "Unconnected", CONNECTING)
         self.settle()
 
     def _tear_down(self, node: str, name: str, before: str, after: str) -> None:
@@ -147,13 +135,15 @@ class ReplicatedResource(ResourceTopology):
         pair = frozenset((a, b))
         if pair not in self._attempts and self._may_connect(a, b):
             self._attempts.add(pair)
-            self._network.after(self._network.draw((0.1, self._network.times.connect_interval_s)), self.connect, a, b)
+            self._network.call_later(
+                self._network.draw_delay_s((0.1, self._network.times.connect_interval_s)), self.connect, a, b
+            )
 
     def _may_connect(self, a: str, b: str) -> bool:
         return (
             self.is_up(a)
             and self.is_up(b)
-            and self._network.works(a, b)
+            and self._network.is_working(a, b)
             and self.replicas[a].peers[b].state == self.replicas[b].peers[a].state == CONNECTING
         )
 
@@ -164,9 +154,9 @@ class ReplicatedResource(ResourceTopology):
             return
         for one, other in ((a, b), (b, a)):
             self.replicas[one].peers[other].established = True
-        agreed_s, connected_s = (self._network.draw(limits) for limits in HANDSHAKE_S)
-        self._network.after(agreed_s, self._touch, (a, b), (b, a))
-        self._network.after(agreed_s + connected_s, self._join, a, b)
+        agreed_s, connected_s = (self._network.draw_delay_s(limits) for limits in HANDSHAKE_S)
+        self._network.call_later(agreed_s, self._touch, (a, b), (b, a))
+        self._network.call_later(agreed_s + connected_s, self._join, a, b)
         self.settle()
 
     def _touch(self, *ends: tuple[str, str]) -> None:
@@ -220,12 +210,16 @@ class ReplicatedResource(ResourceTopology):
         """Let everything follow from what happened, and show it."""
         for _ in range(SETTLE_LIMIT):
             before = self._fingerprint()
-            for replica in self.replicas.values():
-                if self.is_up(replica.node):
-                    self._count_votes(replica)
-            for replica in self.replicas.values():
-                if self.is_up(replica.node):
-                    self._judge_data(replica)
+            running = [replica for replica in self.replicas.values() if self.is_up(replica.node)]
+            for replica in running:
+                for number, volume in enumerate(replica.volumes):
+                    volume.quorum = self.check_quorum(replica, number)
+                waits = self.options.on_no_quorum == "suspend-io"
+                replica.suspended_quorum = waits and not all(volume.quorum for volume in replica.volumes)
+                waits = self.options.on_no_data_accessible == "suspend-io" and replica.is_primary
+                replica.suspended_no_data = waits and not all(map(replica.has_data, range(len(replica.volumes))))
+            for replica in running:
+                self._judge_data(replica)
             if self._fingerprint() == before:
                 break
         else:
@@ -244,58 +238,57 @@ class ReplicatedResource(ResourceTopology):
             for volume in replica.volumes
         ]
 
-    def _count_votes(self, replica: DrbdReplica) -> None:
-        for number, volume in enumerate(replica.volumes):
-            volume.quorum = self.quorum(replica, number)
-        waits = self.options.on_no_quorum == "suspend-io"
-        replica.suspended_quorum = waits and not all(volume.quorum for volume in replica.volumes)
-        waits = self.options.on_no_data_accessible == "suspend-io" and replica.is_primary
-        replica.suspended_no_data = waits and not all(map(replica.has_data, range(len(replica.volumes))))
-
     def _judge_data(self, replica: DrbdReplica) -> None:
         """What its data is, by what it hears of all that it reaches."""
-        reach, links = self.reach(replica.node), self.links(replica.node)
+        reach, links = self.reachable_replicas(replica.node), self.linked_replicas(replica.node)
         primaries = [one for one in reach if one.is_primary and one is not replica]
         cut_off = not replica.is_primary and any(
-            one not in links and not self.both_believe(replica, one) for one in primaries
+            one not in links and not self.are_connected(replica, one) for one in primaries
         )
         for number, volume in enumerate(replica.volumes):
             volume.newest = max((one.volumes[number].newest for one in reach), key=len)
             if volume.disk in (UP_TO_DATE, CONSISTENT) and (cut_off or volume.is_old):
                 volume.disk = OUTDATED
-            if volume.disk not in (OUTDATED, CONSISTENT) or volume.is_old or cut_off or self.stale(replica.node):
+            if (
+                volume.disk not in (OUTDATED, CONSISTENT)
+                or volume.is_old
+                or cut_off
+                or self.stale_connections(replica.node)
+            ):
                 continue
             source = any(one.volumes[number].disk == UP_TO_DATE for one in links)
             works_on_it = any(not one.volumes[number].votes for one in primaries)
             if works_on_it or (source and (primaries or volume.disk == OUTDATED)):
                 volume.disk = UP_TO_DATE
-        if replica.unconfirmed and not self.stale(replica.node):
+        if replica.unconfirmed and not self.stale_connections(replica.node):
             replica.unconfirmed = False
 
     def _follow(self, replica: DrbdReplica) -> None:
         """What takes time: resynchronisation, agreement, messages, attempts to connect."""
         node = replica.node
-        undecided = [one for one in self.reach(node) if self._is_undecided(one)]
-        stale = self.stale(node) if replica.unconfirmed or undecided else []
+        undecided = [
+            one
+            for one in self.reachable_replicas(node)
+            if any(volume.disk == CONSISTENT and volume.quorum for volume in one.volumes)
+        ]
+        stale = self.stale_connections(node) if replica.unconfirmed or undecided else []
         for one, name in stale:
             self.ping(one, name)
         leader = min(undecided, key=lambda one: (one.consistent_since, one.node_id), default=None)
         if leader is replica and not replica.resolving and not stale:
             replica.resolving = True
-            self._network.after(self._network.draw(RESOLUTION_S), self._resolve, node)
+            self._network.call_later(self._network.draw_delay_s(RESOLUTION_S), self._resolve, node)
         for number, volume in enumerate(replica.volumes):
             self._resynchronise(replica, number, volume)
         for peer in replica.peers.values():
             self.attempt(node, peer.node)
             if self.is_linked(node, peer.node):
-                if not peer.news_due and self._has_news(peer):
+                known = (peer.role, peer.disks, peer.quorums, peer.has_primary)
+                if not peer.news_due and known != self._read_state(peer.node):
                     peer.news_due = True
-                    self._network.after(MESSAGE_S, self._deliver, node, peer.node)
-            elif peer.is_connected and self._network.works(node, peer.node):
-                self._network.after(RESET_S, self.detect, node, peer.node)
-
-    def _is_undecided(self, replica: DrbdReplica) -> bool:
-        return any(volume.disk == CONSISTENT and volume.quorum for volume in replica.volumes)
+                    self._network.call_later(MESSAGE_S, self._deliver, node, peer.node)
+            elif peer.is_connected and self._network.is_working(node, peer.node):
+                self._network.call_later(RESET_S, self.detect, node, peer.node)
 
     def ping(self, node: str, name: str) -> None:
         """Find out whether a peer still answers."""
@@ -307,7 +300,7 @@ class ReplicatedResource(ResourceTopology):
     def _resynchronise(self, replica: DrbdReplica, number: int, volume: DrbdVolume) -> None:
         if volume.disk != INCONSISTENT and not (volume.disk == OUTDATED and volume.is_old):
             return
-        links = self.links(replica.node)
+        links = self.linked_replicas(replica.node)
         if any(replica.peers[one.node].replication[number] == "SyncTarget" for one in links):
             return
         if self.misses_writes(replica):
@@ -321,7 +314,7 @@ class ReplicatedResource(ResourceTopology):
         source.peers[replica.node].replication[number] = "SyncSource"
         source.peers[replica.node].disks[number] = INCONSISTENT
         source.peers[replica.node].out_of_sync_kib[number] = self.size_kib // 2
-        self._network.after(self._network.times.resync_s, self._finish_resync, replica.node, source.node, number)
+        self._network.call_later(self._network.times.resync_s, self._finish_resync, replica.node, source.node, number)
 
     def _finish_resync(self, target: str, source: str, number: int) -> None:
         if not self.is_up(target) or not self.is_linked(target, source):
@@ -335,7 +328,8 @@ class ReplicatedResource(ResourceTopology):
         volume = replica.volumes[number]
         whole = origin.volumes[number].disk == UP_TO_DATE and not self.misses_writes(replica)
         if volume.disk == INCONSISTENT and whole:
-            volume.take_from(origin.volumes[number])
+            whole_copy = origin.volumes[number]
+            volume.lineage, volume.through, volume.newest = whole_copy.lineage, whole_copy.through, whole_copy.newest
             volume.disk = UP_TO_DATE
             origin.peers[target].disks[number] = UP_TO_DATE
         self.settle()
@@ -346,30 +340,27 @@ class ReplicatedResource(ResourceTopology):
         replica.resolving = False
         if not self.is_up(node):
             return
-        if not self.stale(node):
+        if not self.stale_connections(node):
             for number in range(len(replica.volumes)):
                 if not replica.volumes[number].quorum:
                     continue
-                for one in self.reach(node):
+                for one in self.reachable_replicas(node):
                     volume = one.volumes[number]
                     if volume.disk == CONSISTENT and volume.quorum and not volume.is_old:
                         volume.disk = UP_TO_DATE
                         if one is not replica and self.is_linked(node, one.node):
                             replica.peers[one.node].disks[number] = UP_TO_DATE
                             one.peers[node].news_due = True
-                            self._network.after(TOUCH_S, self._touch, (one.node, node))
-                            self._network.after(RESET_S, self._deliver, one.node, node)
+                            self._network.call_later(TOUCH_S, self._touch, (one.node, node))
+                            self._network.call_later(RESET_S, self._deliver, one.node, node)
         self.settle()
 
     # --- messages
 
-    def _news(self, node: str) -> tuple[str, list[str], list[bool], bool]:
+    def _read_state(self, node: str) -> tuple[str, list[str], list[bool], bool]:
         one = self.replicas[node]
         disks, quorums = [volume.disk for volume in one.volumes], [volume.quorum for volume in one.volumes]
         return one.role, disks, quorums, one.has_primary_peer
-
-    def _has_news(self, peer: DrbdPeer) -> bool:
-        return (peer.role, peer.disks, peer.quorums, peer.has_primary) != self._news(peer.node)
 
     def _deliver(self, node: str, name: str) -> None:
         """A node hears of a peer's state; of its other connections first."""
@@ -379,7 +370,7 @@ class ReplicatedResource(ResourceTopology):
         peer.news_due = False
         if not self.is_linked(node, name):
             return
-        role, disks, quorums, has_primary = self._news(name)
+        role, disks, quorums, has_primary = self._read_state(name)
         if peer.has_primary != has_primary:
             peer.has_primary = has_primary
             peer.hidden += 1
@@ -387,14 +378,14 @@ class ReplicatedResource(ResourceTopology):
             asks = CONSISTENT in disks and CONSISTENT not in peer.disks
             peer.role, peer.disks, peer.quorums = role, disks, quorums
             if asks:
-                self._network.after(RESET_S, self._touch, (node, name))
+                self._network.call_later(RESET_S, self._touch, (node, name))
         self.settle()
 
     # --- what is done to it
 
     def force_secondary(self, node: str) -> None:
         """Demote it whatever it does: what waits fails, and what is written while it stays open fails too."""
-        replica = self.replica(node)
+        replica = self.find_replica(node)
         if not replica.is_primary:
             return
         for peer in replica.peers.values():
@@ -402,7 +393,7 @@ class ReplicatedResource(ResourceTopology):
                 peer.out_of_sync_kib[number] += BLOCK_KIB * replica.pending * (not peer.is_connected)
         replica.role, replica.by_hand, replica.unconfirmed = SECONDARY, False, False
         replica.force_io_failures = True
-        self._network.after(FORCED_END_S, self.end_forced, node)
+        self._network.call_later(FORCED_END_S, self.end_forced, node)
         self.settle()
 
     def end_forced(self, node: str) -> None:
@@ -413,10 +404,10 @@ class ReplicatedResource(ResourceTopology):
 
     def fail_disk(self, node: str, number: int) -> None:
         """A disk fails and is detached: the volume is used through the peers from then on."""
-        replica = self.replica(node)
+        replica = self.find_replica(node)
         replica.volumes[number].disk = "Failed"
         replica.new_generation |= replica.is_primary
-        self._network.after(DETACH_S, self._detach, node, number)
+        self._network.call_later(DETACH_S, self._detach, node, number)
         self.settle()
 
     def _detach(self, node: str, number: int) -> None:
@@ -426,7 +417,7 @@ class ReplicatedResource(ResourceTopology):
 
     def disconnect(self, node: str, name: str) -> None:
         """Leave a peer for good. If it answers and one of the two is primary, the other one is outdated by that."""
-        replica, peer = self.replica(node), self.replicas[node].peers[name]
+        replica, peer = self.find_replica(node), self.replicas[node].peers[name]
         if self.is_linked(node, name):
             other = self.replicas[name]
             for leaver, stayer in ((replica, other), (other, replica)):
@@ -444,12 +435,12 @@ class ReplicatedResource(ResourceTopology):
                 volume.disk = OUTDATED
                 noted.outdated[number] = True
 
-    def connect_again(self, node: str, name: str) -> None:
+    def reconnect(self, node: str, name: str) -> None:
         """End what ``disconnect`` began."""
-        peer = self.replica(node).peers[name]
+        peer = self.find_replica(node).peers[name]
         if peer.state == STANDALONE:
             peer.forget("Unconnected")
-            self._network.after(TEARDOWN_S[2][1], self._tear_down, node, name, "Unconnected", CONNECTING)
+            self._network.call_later(TEARDOWN_S[2][1], self._tear_down, node, name, "Unconnected", CONNECTING)
             self.settle()
 
     def crash(self, node: str) -> None:
@@ -467,9 +458,9 @@ class ReplicatedResource(ResourceTopology):
 
     def new_current_uuid(self, node: str) -> None:
         """Declare that all connected replicas of a new resource are the same, without copying anything."""
-        replica = self.replica(node)
+        replica = self.find_replica(node)
         for number in range(len(replica.volumes)):
-            for one in (replica, *self.links(node)):
+            for one in (replica, *self.linked_replicas(node)):
                 if one.volumes[number].disk == INCONSISTENT:
                     one.volumes[number].disk = UP_TO_DATE
                 for peer in one.peers.values():
@@ -484,3 +475,52 @@ class ReplicatedResource(ResourceTopology):
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._woken.wait()
+
+
+class ConnectionRefusal(enum.Enum):
+    """Why two nodes stay apart."""
+
+    SPLIT_BRAIN = enum.auto()
+    """Each has data that the other has not: for good."""
+    OUTDATED = enum.auto()
+    """A frozen primary has old data, and is not to be demoted: for good."""
+    TWO_PRIMARIES = enum.auto()
+    """Both reach a primary: until one of those is demoted."""
+
+
+def connection_refusal(resource: ResourceTopology, a: str, b: str) -> ConnectionRefusal | DrbdReplica | None:
+    """Why these two must not be connected, or the frozen primary that is to be demoted first; None: they may."""
+    ends = resource.replicas[a], resource.replicas[b]
+    for mine, theirs in zip(ends[0].volumes, ends[1].volumes, strict=True):
+        short, long = sorted((mine.lineage, theirs.lineage), key=len)
+        if mine.votes and theirs.votes and long[: len(short)] != short:
+            return ConnectionRefusal.SPLIT_BRAIN
+    for replica, other in (ends, ends[::-1]):
+        if not replica.is_primary:
+            continue
+        newer = any(
+            len(theirs.newest) > len(mine.lineage if mine.votes else mine.newest)
+            for mine, theirs in zip(replica.volumes, other.volumes, strict=True)
+        )
+        rivals = [
+            one
+            for one in resource.reachable_primaries(other.node)
+            if one not in resource.reachable_replicas(replica.node)
+        ]
+        if resource.options.allow_two_primaries:
+            rivals = [one for one in rivals if one is not other]
+        if not resource.is_frozen(replica):
+            if newer or any(not resource.is_frozen(one) or one is not other for one in rivals):
+                return ConnectionRefusal.TWO_PRIMARIES
+            continue
+        if newer or any(not resource.is_frozen(one) or one.promotion > replica.promotion for one in rivals):
+            if resource.options.on_suspended_primary_outdated != "force-secondary":
+                return ConnectionRefusal.OUTDATED
+            return replica
+        if any(one is not other for one in rivals):
+            return ConnectionRefusal.TWO_PRIMARIES
+    first = any(one not in resource.reachable_replicas(b) for one in resource.reachable_primaries(a))
+    second = any(one not in resource.reachable_replicas(a) for one in resource.reachable_primaries(b))
+    if first and second and not resource.options.allow_two_primaries:
+        return ConnectionRefusal.TWO_PRIMARIES
+    return None

@@ -43,11 +43,11 @@ ObjectKey = tuple[int, int, int]
 
 def status_text(found: Iterable[tuple[ReplicatedResource, DrbdReplica]], newer: bool = False) -> str:
     """``status --json`` of these replicas, in this order."""
-    texts = [_status(resource, replica, newer) for resource, replica in found]
+    texts = [_format_status(resource, replica, newer) for resource, replica in found]
     return "[\n" + "".join(f"{{\n{text}}}\n" + ("" if text is texts[-1] else ",\n") for text in texts) + "]\n\n"
 
 
-def _status(resource: ReplicatedResource, replica: DrbdReplica, newer: bool) -> str:
+def _format_status(resource: ReplicatedResource, replica: DrbdReplica, newer: bool) -> str:
     head = {
         "name": resource.name,
         "node-id": replica.node_id,
@@ -77,10 +77,10 @@ def _status(resource: ReplicatedResource, replica: DrbdReplica, newer: bool) -> 
             "upper-pending": replica.pending,
             "lower-pending": 0,
         }
-        devices.append(f"    {{\n{_members(device, 6)}    }}")
-    connections = [_connection(resource, replica, peer, newer) for peer in replica.peers.values()]
+        devices.append(f"    {{\n{_format_members(device, 6)}    }}")
+    connections = [_format_connection(resource, replica, peer, newer) for peer in replica.peers.values()]
     return (
-        _members(head, 2, more=True)
+        _format_members(head, 2, more=True)
         + '  "devices": [\n'
         + ",\n".join(devices)
         + ' ],\n  "connections": [\n'
@@ -89,7 +89,7 @@ def _status(resource: ReplicatedResource, replica: DrbdReplica, newer: bool) -> 
     )
 
 
-def _connection(resource: ReplicatedResource, replica: DrbdReplica, peer: DrbdPeer, newer: bool) -> str:
+def _format_connection(resource: ReplicatedResource, replica: DrbdReplica, peer: DrbdPeer, newer: bool) -> str:
     waiting = 0 if peer.is_connected or peer.client else replica.pending
     head = {
         "peer-node-id": peer.node_id,
@@ -101,9 +101,9 @@ def _connection(resource: ReplicatedResource, replica: DrbdReplica, peer: DrbdPe
         "ap-in-flight": 8 * waiting,
         "rs-in-flight": 0,
     }
-    text = _members(head, 6, more=True).replace(f'"{peer.state}",', f'"{peer.state}", ', 1)
+    text = _format_members(head, 6, more=True).replace(f'"{peer.state}",', f'"{peer.state}", ', 1)
     if newer:
-        text += f'      "paths": [ {json.dumps(_path(resource, replica, peer))} ],\n'
+        text += f'      "paths": [ {json.dumps(_path_document(resource, replica, peer))} ],\n'
     devices = []
     for number, disk in enumerate(peer.disks):
         missing = peer.out_of_sync_kib[number]
@@ -122,23 +122,23 @@ def _connection(resource: ReplicatedResource, replica: DrbdReplica, peer: DrbdPe
             "has-online-verify-details": False,
         }
         share = 100 * (1 - missing / resource.size_kib)
-        members = f'{_members(device, 10, more=True)}          "percent-in-sync": {share:.2f}\n'
+        members = f'{_format_members(device, 10, more=True)}          "percent-in-sync": {share:.2f}\n'
         devices.append(f"        {{\n{members}        }}")
     return f"    {{\n{text}" + '      "peer_devices": [\n' + ",\n".join(devices) + " ]\n    }"
 
 
-def _members(members: Mapping[str, object], indent: int, *, more: bool = False) -> str:
+def _format_members(members: Mapping[str, object], indent: int, *, more: bool = False) -> str:
     lines = [f'{" " * indent}"{key}": {_ENCODER.encode(value).decode()}' for key, value in members.items()]
     return ",\n".join(lines) + (",\n" if more else "\n")
 
 
-def _path(resource: ReplicatedResource, replica: DrbdReplica, peer: DrbdPeer) -> dict[str, Any]:
-    def endpoint(node: str) -> dict[str, Any]:
-        return {"address": resource.address(node), "port": resource.port, "family": "ipv4"}
+def _path_document(resource: ReplicatedResource, replica: DrbdReplica, peer: DrbdPeer) -> dict[str, Any]:
+    def describe_endpoint(node: str) -> dict[str, Any]:
+        return {"address": resource.address_of(node), "port": resource.port, "family": "ipv4"}
 
     return {
-        "this_host": endpoint(replica.node),
-        "remote_host": endpoint(peer.node),
+        "this_host": describe_endpoint(replica.node),
+        "remote_host": describe_endpoint(peer.node),
         "established": peer.established,
     }
 
@@ -148,11 +148,11 @@ def _path(resource: ReplicatedResource, replica: DrbdReplica, peer: DrbdPeer) ->
 
 def show_text(found: Iterable[tuple[ReplicatedResource, DrbdReplica]], times: DrbdTimes) -> str:
     """``show --json`` of these replicas: of the options those that differ from the kernel's defaults."""
-    shown = [_show(resource, replica, times) for resource, replica in found]
+    shown = [_resource_document(resource, replica, times) for resource, replica in found]
     return msgspec.json.format(_ENCODER.encode(shown), indent=4).decode() + "\n" if shown else NOTHING_SHOWN
 
 
-def _show(resource: ReplicatedResource, replica: DrbdReplica, times: DrbdTimes) -> dict[str, Any]:
+def _resource_document(resource: ReplicatedResource, replica: DrbdReplica, times: DrbdTimes) -> dict[str, Any]:
     return {
         "resource": resource.name,
         "options": _changed_options(resource.options),
@@ -174,15 +174,15 @@ def _show(resource: ReplicatedResource, replica: DrbdReplica, times: DrbdTimes) 
         "connections": [
             {
                 "path": {
-                    "_this_host": f"ipv4 {resource.address(replica.node)}:{resource.port}",
-                    "_remote_host": f"ipv4 {resource.address(peer.node)}:{resource.port}",
+                    "_this_host": f"ipv4 {resource.address_of(replica.node)}:{resource.port}",
+                    "_remote_host": f"ipv4 {resource.address_of(peer.node)}:{resource.port}",
                 },
                 "net": {
                     **({"allow-two-primaries": True} if resource.options.allow_two_primaries else {}),
-                    **_number("connect-int", times.connect_interval_s, 10),
-                    **_number("ping-int", times.ping_interval_s, 10),
+                    **_format_number("connect-int", times.connect_interval_s, 10),
+                    **_format_number("ping-int", times.ping_interval_s, 10),
                     **({"rr-conflict": "retry-connect"} if resource.options.rr_conflict == "retry-connect" else {}),
-                    **_number("ping-timeout", times.ping_timeout_s * 10, 5),
+                    **_format_number("ping-timeout", times.ping_timeout_s * 10, 5),
                     "_name": peer.node,
                 },
                 "_peer_node_id": peer.node_id,
@@ -203,7 +203,7 @@ def _changed_options(options: DrbdOptions) -> dict[str, Any]:
     return {name: value for name, (value, default) in shown.items() if value != default}
 
 
-def _number(name: str, value: float, default: int) -> dict[str, str]:
+def _format_number(name: str, value: float, default: int) -> dict[str, str]:
     return {} if value == default else {name: f"{value:g}"}
 
 
@@ -215,7 +215,7 @@ def event_objects(
 ) -> dict[ObjectKey, DrbdObject]:
     """What events2 knows of a replica, in the order of its first dump."""
     name = f"name:{resource.name}"
-    promotion = (f"may_promote:{_yes(replica.may_promote)}", f"promotion_score:{replica.promotion_score}")
+    promotion = (f"may_promote:{_format_bool(replica.may_promote)}", f"promotion_score:{replica.promotion_score}")
     suspended = ",".join(replica.suspended) or "no"
     found: dict[ObjectKey, DrbdObject] = {
         (0, 0, 0): DrbdObject(
@@ -223,7 +223,7 @@ def event_objects(
             (
                 (f"role:{replica.role}",),
                 (f"suspended:{suspended}",),
-                (f"force-io-failures:{_yes(replica.force_io_failures)}",),
+                (f"force-io-failures:{_format_bool(replica.force_io_failures)}",),
                 promotion,
             ),
         )
@@ -235,13 +235,18 @@ def event_objects(
     for number, volume in enumerate(replica.volumes):
         backing = "none" if volume.disk == DISKLESS else resource.disk_path(number)
         identity = f"{name} volume:{number} minor:{replica.minor + number} backing_dev:{backing}"
-        opened = (f"open:{_yes(bool(replica.openers))}",) if newer else ()
-        values = (f"disk:{volume.disk}", f"client:{_yes(replica.client)}", *opened, f"quorum:{_yes(volume.quorum)}")
+        opened = (f"open:{_format_bool(bool(replica.openers))}",) if newer else ()
+        values = (
+            f"disk:{volume.disk}",
+            f"client:{_format_bool(replica.client)}",
+            *opened,
+            f"quorum:{_format_bool(volume.quorum)}",
+        )
         found[2, 0, number] = DrbdObject(identity, (values,))
     for peer in peers:
         identity = f"{name} peer-node-id:{peer.node_id} conn-name:{peer.node}"
         for number, disk in enumerate(peer.disks):
-            client = _yes(peer.client and peer.is_connected)
+            client = _format_bool(peer.client and peer.is_connected)
             found[3, peer.node_id, number] = DrbdObject(
                 f"{identity} volume:{number}",
                 (
@@ -251,34 +256,34 @@ def event_objects(
                 ),
                 peer.hidden,
             )
-        ends = [f"ipv4:{resource.address(node)}:{resource.port}" for node in (replica.node, peer.node)]
+        ends = [f"ipv4:{resource.address_of(node)}:{resource.port}" for node in (replica.node, peer.node)]
         found[4, peer.node_id, 0] = DrbdObject(
-            f"{identity} local:{ends[0]} peer:{ends[1]}", ((f"established:{_yes(peer.established)}",),)
+            f"{identity} local:{ends[0]} peer:{ends[1]}", ((f"established:{_format_bool(peer.established)}",),)
         )
     return found
 
 
 def dump_lines(objects: Mapping[ObjectKey, DrbdObject]) -> list[str]:
     """The ``exists`` lines of one resource."""
-    return [_line("exists", key, one.identity, one.values) for key, one in objects.items()]
+    return [_format_event("exists", key, one.identity, one.values) for key, one in objects.items()]
 
 
 def change_lines(before: Mapping[ObjectKey, DrbdObject], after: Mapping[ObjectKey, DrbdObject]) -> Iterator[str]:
     """What became of the objects of one resource, as the lines of one moment."""
     for key in sorted(before.keys() - after.keys(), reverse=True):
-        yield _line("destroy", key, before[key].identity, ())
+        yield _format_event("destroy", key, before[key].identity, ())
     for key in sorted(after):
         old, new = before.get(key), after[key]
         if old is None:
-            yield _line("create", key, new.identity, new.values)
+            yield _format_event("create", key, new.identity, new.values)
         elif old != new:
             groups = [group for earlier, group in zip(old.values, new.values, strict=True) if earlier != group]
-            yield _line("change", key, new.identity, groups)
+            yield _format_event("change", key, new.identity, groups)
 
 
-def _line(action: str, key: ObjectKey, identity: str, groups: Iterable[tuple[str, ...]]) -> str:
+def _format_event(action: str, key: ObjectKey, identity: str, groups: Iterable[tuple[str, ...]]) -> str:
     return " ".join([action, KINDS[key[0]], identity, *(value for group in groups for value in group)])
 
 
-def _yes(value: bool) -> str:
+def _format_bool(value: bool) -> str:
     return "yes" if value else "no"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from outlive.base.errors import NotFound
+from outlive.base import NotFound
 from outlive.simulation.drbd.network import DrbdNetwork
 from outlive.simulation.drbd.quorum import Votes, has_quorum
 from outlive.simulation.drbd.replicas import UP_TO_DATE, WITH_DISK, DrbdOptions, DrbdReplica
@@ -26,7 +26,7 @@ class ResourceTopology:
         self.deleted = False
         self._network = network
 
-    def address(self, node: str) -> str:
+    def address_of(self, node: str) -> str:
         """Of a node, on the storage network."""
         return self.addresses[node]
 
@@ -38,7 +38,7 @@ class ResourceTopology:
         """Whether it has the resource configured now."""
         return node in self.replicas and node not in self._network.down and not self.deleted
 
-    def replica(self, node: str) -> DrbdReplica:
+    def find_replica(self, node: str) -> DrbdReplica:
         """Of a node that is up, else ``NotFound``."""
         if not self.is_up(node):
             raise NotFound(f"{node} has no resource {self.name}", remedy=f"it is on {', '.join(self.replicas)}")
@@ -47,40 +47,40 @@ class ResourceTopology:
     def is_linked(self, a: str, b: str) -> bool:
         """Whether what one of them sends is answered by the other."""
         return (
-            self._network.works(a, b)
+            self._network.is_working(a, b)
             and self.replicas[a].peers[b].is_connected
             and self.replicas[b].peers[a].is_connected
         )
 
-    def links(self, node: str) -> list[DrbdReplica]:
+    def linked_replicas(self, node: str) -> list[DrbdReplica]:
         """Replicas that it is linked to, in the order of node ids."""
         return [self.replicas[peer] for peer in self.replicas[node].peers if self.is_linked(node, peer)]
 
-    def reach(self, node: str) -> list[DrbdReplica]:
+    def reachable_replicas(self, node: str) -> list[DrbdReplica]:
         """Itself and all that it is linked to, directly or through others."""
         found = {node: self.replicas[node]}
         queue = [node]
         while queue:
-            for one in self.links(queue.pop()):
+            for one in self.linked_replicas(queue.pop()):
                 if one.node not in found:
                     found[one.node] = one
                     queue.append(one.node)
         return [one for one in self.replicas.values() if one.node in found]
 
-    def stale(self, node: str) -> list[tuple[str, str]]:
+    def stale_connections(self, node: str) -> list[tuple[str, str]]:
         """Connections of all that it reaches, that only one end believes in."""
         return [
             (one.node, peer.node)
-            for one in self.reach(node)
+            for one in self.reachable_replicas(node)
             for peer in one.peers.values()
             if peer.is_connected and not self.is_linked(one.node, peer.node)
         ]
 
-    def primaries(self, node: str) -> list[DrbdReplica]:
+    def reachable_primaries(self, node: str) -> list[DrbdReplica]:
         """Primaries that it reaches, itself among them."""
-        return [one for one in self.reach(node) if one.is_primary]
+        return [one for one in self.reachable_replicas(node) if one.is_primary]
 
-    def quorum(self, replica: DrbdReplica, volume: int, *, verified: bool = False) -> bool:
+    def check_quorum(self, replica: DrbdReplica, volume: int, *, verified: bool = False) -> bool:
         """Whether this replica has quorum. ``verified``: without counting stale connections."""
         if not self.options.has_quorum:
             return True
@@ -94,7 +94,11 @@ class ResourceTopology:
             return any(
                 connected
                 and peer.disks[volume] == UP_TO_DATE
-                and (self.quorum(self.replicas[peer.node], volume, verified=True) if verified else peer.quorums[volume])
+                and (
+                    self.check_quorum(self.replicas[peer.node], volume, verified=True)
+                    if verified
+                    else peer.quorums[volume]
+                )
                 for peer, connected in peers
                 if not verified or self.replicas[peer.node].volumes[volume].votes
             )
@@ -120,10 +124,10 @@ class ResourceTopology:
 
     def misses_writes(self, replica: DrbdReplica) -> bool:
         """Whether a primary that it reaches is not linked to it."""
-        links = self.links(replica.node)
-        return any(one is not replica and one not in links for one in self.primaries(replica.node))
+        links = self.linked_replicas(replica.node)
+        return any(one is not replica and one not in links for one in self.reachable_primaries(replica.node))
 
-    def both_believe(self, one: DrbdReplica, other: DrbdReplica) -> bool:
+    def are_connected(self, one: DrbdReplica, other: DrbdReplica) -> bool:
         """Whether neither end has noticed yet that they are not linked; two nodes without disks never are."""
         if other.node not in one.peers:
             return True

@@ -13,15 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from outlive.base.phrases import listing
-from outlive.node.handover import HOLDER_S
-from outlive.node.primary import GUARD_S, MARGIN_S
-from outlive.node.primary_elector import ROLE
-from outlive.node.services.dhcp import lease_name
-from outlive.node.services.metadata import METADATA_ADDRESS
-from outlive.resources import DhcpLease, Election, Hypervisor, VirtualNetwork
-from outlive.resources.networks import bridge_name
-from outlive.runtime.election import BELIEF, RENEW_S, SILENCE_S
+from outlive.base import join_parts
+from outlive.node import GUARD_S, HOLDER_S, MARGIN_S, ROLE
+from outlive.node.services import METADATA_ADDRESS, lease_name
+from outlive.resources import DhcpLease, Election, Hypervisor, VirtualNetwork, bridge_name
+from outlive.runtime import BELIEF, RENEW_S, SILENCE_S
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.networks import Segment
 from outlive.simulation.stores import QUIET
@@ -80,18 +76,23 @@ class AddressJudge:
         """Since when the same coordinators are fit for the role."""
         self._circumstances: tuple[object, ...] = ()
 
-    def presence(self, address: str) -> Presence | None:
+    def find_presence(self, address: str) -> Presence | None:
         """Where an address is; ``None``: it never was anywhere."""
         return next((found for (_, one), found in self._found.items() if one.partition("/")[0] == address), None)
 
     def note_change(self) -> None:
         """An address may have come or gone: note where all are now."""
-        now_s, there = self._world.clock.monotonic(), self._find_hosts()
+        now_s = self._world.clock.monotonic()
+        there: dict[Place, list[str]] = {}
+        for name, host in self._world.hosts.items():
+            if host.lives and not host.paused:  # others answer nothing
+                for place in self._own.kernels[name].places:
+                    there.setdefault(place, []).append(name)
         for place in {**dict.fromkeys(self._list_role_places()), **self._found, **there}:
-            found, hosts = self._found.setdefault(place, Presence(since_s=now_s)), there.get(place, ())
+            found, hosts = self._found.setdefault(place, Presence(since_s=now_s)), tuple(there.get(place, ()))
             if hosts == found.hosts:
                 continue
-            self._notice_circumstances(now_s)
+            self._note_circumstances(now_s)
             self._judge(place, found, now_s)
             self._note_lengths(found, now_s)
             found.hosts, found.since_s = hosts, now_s
@@ -102,19 +103,19 @@ class AddressJudge:
     def judge(self) -> None:
         """Nothing may have changed, and time has passed."""
         now_s, wanted = self._world.clock.monotonic(), self._list_role_places()
-        self._notice_circumstances(now_s)
+        self._note_circumstances(now_s)
         for place, found in self._found.items():
             if len(found.hosts) > 1 or (not found.hosts and place in wanted):
                 self._judge(place, found, now_s)
                 self._note_lengths(found, now_s)
 
-    def rest(self) -> Iterator[tuple[str, str]]:
+    def judge_rest(self) -> Iterator[tuple[str, str]]:
         """Guests with an address that somebody else has as well, or that the store does not know though who gave it is
         the primary still."""
         now_s, election = self._world.clock.monotonic(), self._world.store.find(Election, ROLE)
         for network in self._own.managed:
             owners: dict[str, str] = {}
-            for given in self._own.in_use(network.name):
+            for given in self._own.used_addresses(network.name):
                 other = owners.setdefault(given.address, given.mac)
                 if other != given.mac:
                     yield given.mac, f"{given.mac} and {other} have {given.address} on {network.name}"
@@ -138,36 +139,27 @@ class AddressJudge:
         if len(found.hosts) > 1:
             limit_s = self._limit_s(found)
             if now_s - found.since_s > limit_s:
-                text = f"{address} on {device} is on {listing(found.hosts)} for more than {limit_s:.1f} s"
-                self._world.judge.placed(address, text)
+                text = f"{address} on {device} is on {join_parts(found.hosts)} for more than {limit_s:.1f} s"
+                self._world.judge.judge_address(address, text)
         elif not found.hosts and place in self._list_role_places():
             election = self._world.store.find(Election, ROLE)
             if election is not None and election.record.handover is not None and not election.record.holder:
                 found.unclaimed = True
-            limit_s = (UNCLAIMED_S if found.unclaimed else ABSENT_S) / self._pace()
+            limit_s = (UNCLAIMED_S if found.unclaimed else ABSENT_S) / self._slowest_rate()
             if self._is_fit() and now_s - max(found.since_s, self._calm_since_s) > limit_s:
-                self._world.judge.placed(address, f"{address} is on no host for more than {limit_s:.1f} s")
+                self._world.judge.judge_address(address, f"{address} is on no host for more than {limit_s:.1f} s")
 
     def _limit_s(self, found: Presence) -> float:
         election = self._world.store.find(Election, ROLE)
         handover = election.record.handover if election is not None else None
         if handover is not None and handover.leaver in found.hosts and not handover.overtaken:
             found.given_back = True
-        found.smooth = found.smooth and self._store_answers() and all(map(self._works, found.hosts))
+        found.smooth = found.smooth and self._store_answers() and all(map(self._is_working, found.hosts))
         if found.smooth:
             return SMOOTH_S
-        return (GIVEN_BACK_S if found.given_back else LOST_S) / self._pace()
+        return (GIVEN_BACK_S if found.given_back else LOST_S) / self._slowest_rate()
 
     # What is so
-
-    def _find_hosts(self) -> dict[Place, tuple[str, ...]]:
-        """Each address, and the hosts that answer there: not those without power, or that stand still."""
-        found: dict[Place, list[str]] = {}
-        for name, host in self._world.hosts.items():
-            if host.lives and not host.paused:
-                for place in self._own.kernels[name].places:
-                    found.setdefault(place, []).append(name)
-        return {place: tuple(hosts) for place, hosts in found.items()}
 
     def _list_role_places(self) -> tuple[Place, ...]:
         """What only the primary has."""
@@ -190,7 +182,7 @@ class AddressJudge:
         undisturbed = world.ensemble is None or world.ensemble.undisturbed
         return undisturbed and not (world.store_down or world.slow or world.store.failing) and world.rates == QUIET
 
-    def _works(self, name: str) -> bool:
+    def _is_working(self, name: str) -> bool:
         """Whether the daemon of that host runs, and reaches the store and its own kernel."""
         host, networks = self._world.hosts[name], self._world.networks
         return (
@@ -199,11 +191,11 @@ class AddressJudge:
             and host.daemon.active
             and host.daemon.wanted
             and self._own.kernels[name].answers.is_set()
-            and networks.sends(Segment.STORE, name)
-            and networks.hears(Segment.STORE, name)
+            and networks.can_send(Segment.STORE, name)
+            and networks.can_receive(Segment.STORE, name)
         )
 
-    def _fit(self, name: str) -> bool:
+    def _can_hold_role(self, name: str) -> bool:
         """Whether that coordinator may have the role, and make its addresses."""
         member, found = self._world.store.find_member_record(name), self._world.store.find(Hypervisor, name)
         is_member = member is not None and member.state == "Held"
@@ -212,11 +204,11 @@ class AddressJudge:
         return (
             is_member
             and is_coordinator
-            and self._works(name)
+            and self._is_working(name)
             and all(place[0] in links for place in self._list_role_places())
         )
 
-    def _coordinators(self) -> list[str]:
+    def _coordinator_names(self) -> list[str]:
         return [name for name, host in self._world.hosts.items() if host.spec.mode == "coordinator"]
 
     def _is_fit(self) -> bool:
@@ -224,26 +216,29 @@ class AddressJudge:
         stuck = any(
             host.lives and not self._own.kernels[name].answers.is_set() for name, host in self._world.hosts.items()
         )
-        return not stuck and self._store_answers() and any(map(self._fit, self._coordinators()))
+        return not stuck and self._store_answers() and any(map(self._can_hold_role, self._coordinator_names()))
 
-    def _notice_circumstances(self, now_s: float) -> None:
+    def _note_circumstances(self, now_s: float) -> None:
         """All on which it depends who can be the primary; while it stays the same, an election ends."""
         hosts = self._world.hosts
-        runs = tuple((hosts[name].daemon.runs, self._works(name), self._fit(name)) for name in self._coordinators())
+        runs = tuple(
+            (hosts[name].daemon.runs, self._is_working(name), self._can_hold_role(name))
+            for name in self._coordinator_names()
+        )
         found = (self._world.store.incarnation, self._store_answers(), self._is_fit(), runs, self._list_role_places())
         if found != self._circumstances:
             self._circumstances, self._calm_since_s = found, now_s
 
-    def _pace(self) -> float:
+    def _slowest_rate(self) -> float:
         """How fast the slowest clock of a coordinator runs."""
-        return min((self._world.hosts[name].machine.clock.pace for name in self._coordinators()), default=1.0)
+        return min((self._world.hosts[name].machine.clock.pace for name in self._coordinator_names()), default=1.0)
 
     def _tell(self, place: Place, hosts: tuple[str, ...]) -> None:
         if place not in self._list_role_places():
             return
         address = place[1].partition("/")[0]
-        text = f"{address} is on {listing(hosts)}" if hosts else f"{address} is on no host"
-        where = listing(hosts) if hosts else "no host"
+        text = f"{address} is on {join_parts(hosts)}" if hosts else f"{address} is on no host"
+        where = join_parts(hosts) if hosts else "no host"
         self._world.history.record(
             HistoryEvent(
                 kind="address",

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from outlive.network.conflicts import find_conflicts
-from outlive.network.names import INTERFACE_KEY, OWN_CONTROLLER, OWN_NAMESPACE, OWNER_KEY
-from outlive.network.operations import DHCP, PORTS, ROUTES, Columns, Rows
-from outlive.network.own_vms import isolated_hosts
-from outlive.network.owners import external_ids, vm_in
-from outlive.resources import VirtualMachine, VirtualMachinePort, condition
-from outlive.resources.networks import interface_id
+from outlive.network import (
+    DHCP,
+    INTERFACE_KEY,
+    OWN_CONTROLLER,
+    OWN_NAMESPACE,
+    OWNER_KEY,
+    PORTS,
+    ROUTES,
+    Columns,
+    Rows,
+    external_ids,
+    find_conflicts,
+    isolated_hosts,
+    vm_in,
+)
+from outlive.resources import VirtualMachine, VirtualMachinePort, find_condition, interface_id
 from outlive.simulation.judges.truth import Truth
 from outlive.simulation.network.fabric import FabricPort, chassis_of
 
 
-def contradictions(rows: Rows) -> Iterator[tuple[str, str]]:
+def find_contradictions(rows: Rows) -> Iterator[tuple[str, str]]:
     """VMs, and what two rows say differently of one of their addresses or MACs."""
     for one in find_conflicts(rows):
         named = " and ".join(str(row.get("name") or row.get("output_port")) for row in one.rows)
@@ -23,20 +32,20 @@ def contradictions(rows: Rows) -> Iterator[tuple[str, str]]:
         yield subject, f"two rows have {one.rule.value} {one.subject} on {one.place}: {named}"
 
 
-def network_is_right(truth: Truth, recent: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+def check_network(truth: Truth, recent: Collection[str] = ()) -> Iterator[tuple[str, str]]:
     """VMs that run once, and do not answer there, or of which a port's status says something else than OVN."""
     if truth.fabric is None:
         return
     addresses: dict[tuple[str, str], str] = {}
-    for vm in truth.store.all_of(VirtualMachine):
-        running = truth.running(vm.name)
+    for vm in truth.store.list_all(VirtualMachine):
+        running = truth.running_hosts(vm.name)
         is_settled = len(running) == 1 and vm.host == running[0] and vm.name not in recent and not vm.deleting
         for port in truth.fabric.ports_of(vm.name) if is_settled and vm.status.migration is None else ():
             if port.interface in vm.spec.ports:
-                yield from ((vm.name, text) for text in _problems(truth, port, running[0], addresses))
+                yield from ((vm.name, text) for text in _port_problems(truth, port, running[0], addresses))
 
 
-def _problems(truth: Truth, port: FabricPort, host: str, addresses: dict[tuple[str, str], str]) -> Iterator[str]:
+def _port_problems(truth: Truth, port: FabricPort, host: str, addresses: dict[tuple[str, str], str]) -> Iterator[str]:
     assert truth.fabric is not None
     found = truth.store.find(VirtualMachinePort, port.name)
     if found is None or _is_isolated(truth, port, host):
@@ -46,7 +55,7 @@ def _problems(truth: Truth, port: FabricPort, host: str, addresses: dict[tuple[s
         other = addresses.setdefault((port.network, one), port.name)
         if other != port.name:
             yield f"{port.name} has address {one} of network {port.network}, and so has {other}"
-    programmed = condition(status.conditions, "Programmed")
+    programmed = find_condition(status.conditions, "Programmed")
     if programmed is None or programmed.status != "True":
         why = programmed.message if programmed is not None else "nobody has looked at it"
         yield f"{port.name} is not programmed: {why}"
@@ -61,7 +70,7 @@ def _problems(truth: Truth, port: FabricPort, host: str, addresses: dict[tuple[s
     ):
         yield f"{port.name} is bound otherwise than by {host} alone: {binding}"
     wanted = {one.partition("/")[0] for one in status.addresses} or {port.mac}
-    if missing := wanted - set(truth.fabric.answers(host, port)):
+    if missing := wanted - set(truth.fabric.answered_addresses(host, port)):
         yield f"it runs on {host} and does not answer at {', '.join(sorted(missing))}"
 
 
@@ -80,7 +89,7 @@ def _is_recorded(truth: Truth, host: str) -> bool:
     return member is None or member.cut.through > 0 or member.state == "Revoked"
 
 
-def rows_left_over(truth: Truth) -> Iterator[tuple[str, str]]:
+def find_leftover_rows(truth: Truth) -> Iterator[tuple[str, str]]:
     """Rows of VMs that are gone, or of interfaces that a VM does not have where it is."""
     if truth.fabric is None:
         return
@@ -92,11 +101,11 @@ def rows_left_over(truth: Truth) -> Iterator[tuple[str, str]]:
                 continue
             if any(_is_recorded(truth, host) for host in isolated_hosts(row)):
                 continue  # it stays until the host is let in
-            if why := _excess(truth, row, truth.vm(key.name)):
+            if why := _excess_reason(truth, row, truth.find_vm(key.name)):
                 yield key.name, f"{table} has a row of it, {row.get('name') or row.get('ip_prefix') or 'DHCP'}: {why}"
 
 
-def _excess(truth: Truth, row: Columns, vm: VirtualMachine | None) -> str:
+def _excess_reason(truth: Truth, row: Columns, vm: VirtualMachine | None) -> str:
     """Why there should be no such row; empty: there may be."""
     if vm is None:
         return "the VM is gone"

@@ -8,12 +8,11 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from outlive.base.clock import LoopClock
-from outlive.guard.states import State
-from outlive.node.fencing.policy import fence_order
+from outlive.base import LoopClock
+from outlive.guard import GuardState
+from outlive.node.fencing import fence_order
 from outlive.node.ports import DomainState
-from outlive.resources import Holder, MemberRecord, Membership, VirtualMachine
-from outlive.resources.memberships import Cut
+from outlive.resources import Cut, Holder, MemberRecord, Membership, VirtualMachine
 from outlive.simulation.judges.truth import Truth
 from outlive.simulation.stores import Author
 
@@ -27,21 +26,21 @@ RESET_S: Final = 2.0
 """From the end of a guard's time to a host that is empty or reset, at most."""
 
 
-def fenced(truth: Truth, vm: VirtualMachine, holder: Holder) -> bool:
+def is_fenced(truth: Truth, vm: VirtualMachine, holder: Holder) -> bool:
     """Whether it is proven, on record, that this holder can do the VM no harm."""
-    record = truth.member(holder)
+    record = truth.find_member(holder)
     if truth.proven.get(holder.member_uid, 0) >= holder.epoch:
         return True
     if record is None:
         cut, deleted_s = truth.cut_when_deleted.get(holder.member_uid, (Cut(), -inf))
         seen = LoopClock().monotonic() - deleted_s <= DELETION_SEEN_S
-        return truth.lost_and_over(holder) or (seen and _isolated(cut, vm, holder))
+        return truth.is_lost_and_over(holder) or (seen and _is_isolated(cut, vm, holder))
     if record.dead_through >= holder.epoch:
         return record.proof is not None
-    return _isolated(record.cut, vm, holder)
+    return _is_isolated(record.cut, vm, holder)
 
 
-def _isolated(cut: Cut, vm: VirtualMachine, holder: Holder) -> bool:
+def _is_isolated(cut: Cut, vm: VirtualMachine, holder: Holder) -> bool:
     """Whether it proves that the holder reaches nothing of the VM's any more."""
     if cut.through < holder.epoch or not vm.spec.disks:
         return False
@@ -51,7 +50,7 @@ def _isolated(cut: Cut, vm: VirtualMachine, holder: Holder) -> bool:
     return all(one in cut.scope for one in wanted) and cut.proof is not None
 
 
-def entries_go_with_proof(truth: Truth, before: VirtualMachine, after: VirtualMachine, author: Author) -> str:
+def check_entries_proven(truth: Truth, before: VirtualMachine, after: VirtualMachine, author: Author) -> str:
     """S2, on each write of a VM: entries that went were the writer's own, or fenced."""
     old, new = before.status.holders, after.status.holders
     if old == new:
@@ -59,7 +58,7 @@ def entries_go_with_proof(truth: Truth, before: VirtualMachine, after: VirtualMa
     for holder in old:
         if any(one.hypervisor == holder.hypervisor and one.run_id == holder.run_id for one in new):
             continue
-        if fenced(truth, before, holder):
+        if is_fenced(truth, before, holder):
             continue
         if author.host != holder.hypervisor:
             return (
@@ -72,19 +71,19 @@ def entries_go_with_proof(truth: Truth, before: VirtualMachine, after: VirtualMa
     return ""
 
 
-def recovered_only_when_fenced(truth: Truth, before: VirtualMachine, after: VirtualMachine, author: Author) -> str:
+def check_recovery_fenced(truth: Truth, before: VirtualMachine, after: VirtualMachine, author: Author) -> str:
     """S2, on each write of a VM by recovery: it moves only what no host may still run."""
     if "recovery" not in author.writers or before.status.assigned == after.status.assigned:
         return ""
     if after.status.assigned is None or not after.status.assigned.fence:
         return ""
-    unfenced = [one for one in before.status.holders if not fenced(truth, before, one)]
+    unfenced = [one for one in before.status.holders if not is_fenced(truth, before, one)]
     if unfenced:
         return f"assigned to {after.status.assigned.hypervisor} while {unfenced[0].hypervisor} may still run it"
     return ""
 
 
-def dead_with_proof(before: MemberRecord | None, after: MemberRecord) -> str:
+def check_death_proven(before: MemberRecord | None, after: MemberRecord) -> str:
     """S2, on each write of a Membership: what is proven dead only grows, and only with a proof."""
     through = before.dead_through if before is not None else 0
     if after.dead_through < through:
@@ -98,7 +97,7 @@ def dead_with_proof(before: MemberRecord | None, after: MemberRecord) -> str:
     return ""
 
 
-def proof_is_true(truth: Truth, host: str, before: MemberRecord | None, after: MemberRecord) -> str:
+def check_proof_true(truth: Truth, host: str, before: MemberRecord | None, after: MemberRecord) -> str:
     """A proof says what is so: nothing of the epochs that it declares dead can run any more.
 
     Hosts about which somebody lied on purpose are excepted: there the other kinds of proof, or policy, must do. So is
@@ -107,14 +106,14 @@ def proof_is_true(truth: Truth, host: str, before: MemberRecord | None, after: M
     through = before.dead_through if before is not None else 0
     if host in truth.lied or host not in truth.hypervisors:
         return ""
-    lost = _lost_is_over(truth, host, before, after)
+    lost = _check_lost_over(truth, host, before, after)
     if lost or after.dead_through <= through:
         return lost
     hypervisor = truth.hypervisors[host]
     for vm, domain in hypervisor.domains.items():
         if domain.state is DomainState.OFF or not hypervisor.powered:
             continue
-        found = truth.vm(vm)
+        found = truth.find_vm(vm)
         if found is None and (truth.restored or vm in truth.deleted):
             continue
         entries = found.status.holders if found is not None else ()
@@ -125,7 +124,7 @@ def proof_is_true(truth: Truth, host: str, before: MemberRecord | None, after: M
     return ""
 
 
-def _lost_is_over(truth: Truth, host: str, before: MemberRecord | None, after: MemberRecord) -> str:
+def _check_lost_over(truth: Truth, host: str, before: MemberRecord | None, after: MemberRecord) -> str:
     """What was newly said of lost memberships of the host."""
     known = before.former if before is not None else ()
     hypervisor = truth.hypervisors[host]
@@ -133,7 +132,7 @@ def _lost_is_over(truth: Truth, host: str, before: MemberRecord | None, after: M
         if former.proof.epoch < former.dead_through:
             return f"lost membership {former.uid} dead through {former.dead_through}, by a proof of less"
         for vm, domain in hypervisor.domains.items():
-            found = truth.vm(vm)
+            found = truth.find_vm(vm)
             if found is None or domain.state is DomainState.OFF or not hypervisor.powered:
                 continue
             for one in found.status.holders:
@@ -143,7 +142,7 @@ def _lost_is_over(truth: Truth, host: str, before: MemberRecord | None, after: M
     return ""
 
 
-def condemned_in_silence(
+def check_condemned_silent(
     truth: Truth, before: Membership | None, after: Membership, author: Author, now_s: float
 ) -> str:
     """No fencer condemns a host that has just renewed, by any clock, unless somebody asked for it to be fenced in that
@@ -158,7 +157,7 @@ def condemned_in_silence(
     return f"is condemned for its silence {silent_s:.1f} s after it renewed"
 
 
-def guard_keeps_to_what_is_published(truth: Truth, host: str, guard: State) -> str:
+def check_guard_record(truth: Truth, host: str, guard: GuardState) -> str:
     """A guard that gets other times, or none, acts no later than its host's membership says that it does.
 
     A restored store is excepted: what it says of guards is from before.
@@ -173,7 +172,7 @@ def guard_keeps_to_what_is_published(truth: Truth, host: str, guard: State) -> s
     return f"its guard is {is_now}, and its membership says T {says.timeout_s:g} s and W {says.watchdog_s:g} s"
 
 
-def watchdog_waited(truth: Truth, before: Membership | None, after: Membership, now_s: float) -> str:
+def check_watchdog_wait(truth: Truth, before: Membership | None, after: Membership, now_s: float) -> str:
     """A proof by watchdog waits for the guard's and the watchdog's time after the last renewal, by any clock."""
     known = before.record.fence.findings if before is not None else ()
     if all(one in known or one.kind != "watchdog" for one in after.record.fence.findings):

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from outlive.base.clock import LoopClock
-from outlive.resources import Holder, MemberRecord, Membership, VirtualMachine
-from outlive.resources.memberships import Cut
-from outlive.simulation.disks import Disks
+from outlive.base import LoopClock
+from outlive.resources import Cut, Holder, MemberRecord, Membership, VirtualMachine
+from outlive.simulation.disks import SimDisks
 from outlive.simulation.history import History, HistoryEvent
 from outlive.simulation.hypervisors import SimHypervisor
 from outlive.simulation.network.fabric import Fabric
@@ -20,7 +19,7 @@ VIOLATIONS_LIMIT = 50
 """Violations of one run that are kept."""
 
 
-class Violation(msgspec.Struct, frozen=True, kw_only=True):
+class InvariantViolation(msgspec.Struct, frozen=True, kw_only=True):
     """An invariant that did not hold."""
 
     invariant: str
@@ -47,7 +46,7 @@ class Truth:
 
     store: WorldStore
     hypervisors: Mapping[str, SimHypervisor]
-    disks: Disks
+    disks: SimDisks
     history: History
     lied: dict[str, str] = field(default_factory=dict)
     """Hosts about which somebody lied to the protocol on purpose, and how: what is proven of them may be untrue."""
@@ -68,13 +67,13 @@ class Truth:
     restored: bool = False
     """Whether a backup was put back: until a host has registered again, the store knows less than is so of it."""
     holding: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """VM → hosts with a domain of it, kept up by whoever changes a domain."""
+    """VM → hosts with a domain of it, each change of a domain updates it."""
     began_s: dict[tuple[str, str], float] = field(default_factory=dict)
     """Host and VM → when its domain there began to run, also of one that is paused now."""
     had: dict[str, dict[str, None]] = field(default_factory=dict)
     """Disk → VMs of which a domain has ever had it."""
 
-    def running(self, vm: str) -> tuple[str, ...]:
+    def running_hosts(self, vm: str) -> tuple[str, ...]:
         """Hosts whose domain of it really runs."""
         return tuple(host for host in self.holding.get(vm, ()) if self.hypervisors[host].runs(vm))
 
@@ -83,21 +82,21 @@ class Truth:
         domain = self.hypervisors[host].domains[vm]
         if self.disks.reaches_disks(host, domain):
             return True
-        return self.answers(host, vm) and not domain.accept_duplicate
+        return self.is_answering(host, vm) and not domain.accept_duplicate
 
-    def answers(self, host: str, vm: str) -> bool:
+    def is_answering(self, host: str, vm: str) -> bool:
         """Whether the running domain there answers at any address of it: as OVN has it for interfaces that are there,
         else unless it is shut out of the port."""
         domain = self.hypervisors[host].domains[vm]
         own = self.fabric.ports_of(vm) if self.fabric is not None else ()
         if self.fabric is None or not own:
             return self.disks.reaches_network(host, domain)
-        if any(self.fabric.answers(host, port) for port in own):
+        if any(self.fabric.answered_addresses(host, port) for port in own):
             return True
         others = tuple(one for one in domain.ports if self.fabric.vm_of(one) != vm)
         return bool(others) and self.disks.reaches_network(host, domain, others)
 
-    def noticed(self, host: str, vm: str) -> None:
+    def note_domain(self, host: str, vm: str) -> None:
         """Its domain on that host came, changed or went."""
         hosts = self.holding.get(vm, ())
         domain = self.hypervisors[host].domains.get(vm)
@@ -113,22 +112,22 @@ class Truth:
         elif not there and host in hosts:
             self.holding[vm] = tuple(one for one in hosts if one != host)
 
-    def member(self, holder: Holder) -> MemberRecord | None:
+    def find_member(self, holder: Holder) -> MemberRecord | None:
         """The record that the entry was written under."""
         found = self.store.find(Membership, holder.hypervisor)
         return found.record if found is not None and found.metadata.uid == holder.member_uid else None
 
-    def lost_and_over(self, holder: Holder) -> bool:
+    def is_lost_and_over(self, holder: Holder) -> bool:
         """Whether its membership is lost, and it is on record, with a proof, that what it ran is over."""
         found = self.store.find(Membership, holder.hypervisor)
         former = found.record.former if found is not None else ()
         return any(one.uid == holder.member_uid and one.dead_through >= holder.epoch for one in former)
 
-    def forgotten(self, host: str) -> bool:
+    def is_unregistered(self, host: str) -> bool:
         """Whether the host has not registered yet what it runs, in a store that was restored."""
         member = self.store.find_member_record(host) if self.restored else None
         return self.restored and (member is None or member.incarnation != self.store.incarnation)
 
-    def vm(self, name: str) -> VirtualMachine | None:
+    def find_vm(self, name: str) -> VirtualMachine | None:
         """The VM's document."""
         return self.store.find(VirtualMachine, name)

@@ -17,26 +17,26 @@ from outlive.simulation.judges.truth import Truth
 from outlive.simulation.stores import Author
 
 
-def one_writer(truth: Truth, vm: str) -> str:
+def check_one_writer(truth: Truth, vm: str) -> str:
     """S1a. Two hosts whose domain of it runs and is not shut out of its disks."""
     hosts = truth.holding.get(vm, ())
     if len(hosts) < 2:
         return ""
     writers = [
-        host for host in truth.running(vm) if truth.disks.reaches_disks(host, truth.hypervisors[host].domains[vm])
+        host for host in truth.running_hosts(vm) if truth.disks.reaches_disks(host, truth.hypervisors[host].domains[vm])
     ]
     return f"{' and '.join(writers)} write its disks" if len(writers) > 1 else ""
 
 
-def one_vm_writes(truth: Truth, vm: str) -> str:
+def check_one_vm_writes(truth: Truth, vm: str) -> str:
     """S1a, between VMs: a disk that not both of them share is written by a domain of it and by one of another VM."""
-    for host in truth.running(vm):
+    for host in truth.running_hosts(vm):
         domain = truth.hypervisors[host].domains[vm]
         if not truth.disks.reaches_disks(host, domain):
             continue
         for disk in domain.disks:
             for other in truth.had.get(disk, ()):
-                for there in truth.running(other) if other != vm else ():
+                for there in truth.running_hosts(other) if other != vm else ():
                     second = truth.hypervisors[there].domains[other]
                     both = disk in domain.shared and disk in second.shared
                     if disk in second.disks and not both and truth.disks.reaches_disks(there, second):
@@ -44,7 +44,7 @@ def one_vm_writes(truth: Truth, vm: str) -> str:
     return ""
 
 
-def never_from_the_past(truth: Truth, vm: str) -> str:
+def check_no_old_state(truth: Truth, vm: str) -> str:
     """S1a, over time: a domain whose state was handed over and ran elsewhere runs again, on disks that went on."""
     for host in truth.holding.get(vm, ()):
         domain = truth.hypervisors[host].domains.get(vm)
@@ -53,12 +53,12 @@ def never_from_the_past(truth: Truth, vm: str) -> str:
     return ""
 
 
-def one_presence(truth: Truth, vm: str) -> str:
+def check_one_presence(truth: Truth, vm: str) -> str:
     """S1b. Two hosts whose domain of it runs and answers; a VM may accept that of a host that is off its disks."""
     hosts = truth.holding.get(vm, ())
     if len(hosts) < 2:
         return ""
-    there = [host for host in truth.running(vm) if truth.answers(host, vm)]
+    there = [host for host in truth.running_hosts(vm) if truth.is_answering(host, vm)]
     if len(there) < 2:
         return ""
     excepted = [
@@ -70,23 +70,23 @@ def one_presence(truth: Truth, vm: str) -> str:
     return f"{' and '.join(there)} answer at its addresses" if len(there) - len(excepted) > 1 else ""
 
 
-def held_where_it_runs(truth: Truth, name: str, vm: VirtualMachine | None) -> str:
+def check_holder_listed(truth: Truth, name: str, vm: VirtualMachine | None) -> str:
     """What rests under S1: a domain that runs has an entry in ``holders``, until the host is known not to run it.
 
-    A VM without a document is not judged; while it runs its document must not go (``goes_once_it_ended``). An entry of
+    A VM without a document is not judged; while it runs its document must not go (``check_deletion_safe``). An entry of
     a host that is fenced may be dropped, also while some servers have yet to hear of its cut; a store that was restored
     knows only of hosts that have registered since.
     """
-    return "" if vm is None else _without_entry(truth, name, vm.status.holders)
+    return "" if vm is None else _check_entry(truth, name, vm.status.holders)
 
 
-def goes_once_it_ended(truth: Truth, vm: VirtualMachine) -> str:
+def check_deletion_safe(truth: Truth, vm: VirtualMachine) -> str:
     """What rests under S1 as well: the document of a VM goes once it runs nowhere, or only where that is fenced."""
-    return _without_entry(truth, vm.name, ())
+    return _check_entry(truth, vm.name, ())
 
 
-def _without_entry(truth: Truth, name: str, holders: tuple[Holder, ...]) -> str:
-    for host in truth.running(name):
+def _check_entry(truth: Truth, name: str, holders: tuple[Holder, ...]) -> str:
+    for host in truth.running_hosts(name):
         domain = truth.hypervisors[host].domains[name]
         if any(one.hypervisor == host and one.run_id == domain.run_id for one in holders):
             continue
@@ -94,7 +94,7 @@ def _without_entry(truth: Truth, name: str, holders: tuple[Holder, ...]) -> str:
         if member is not None and member.dead_through >= domain.epoch:
             continue
         shut_out = not truth.disks.reaches_disks(host, domain, on_record=True)
-        if not shut_out and host not in truth.lied and not truth.forgotten(host):
+        if not shut_out and host not in truth.lied and not truth.is_unregistered(host):
             return f"it runs on {host} as run {domain.run_id} of epoch {domain.epoch}, which is not among its holders"
     return ""
 
@@ -119,7 +119,7 @@ class Starts:
         self._ran: dict[tuple[str, str], str] = {}
         """Host and VM → the run that ran there last: a host that registers it anew starts nothing."""
 
-    def noticed(self, host: str, vm: str) -> None:
+    def note_domain(self, host: str, vm: str) -> None:
         """Its domain on that host came, changed or went."""
         domain = self._truth.hypervisors[host].domains.get(vm)
         up = self._up.setdefault(vm, {})
@@ -130,7 +130,7 @@ class Starts:
             del up[host]
             self._ended[vm] = (asyncio.get_running_loop().time(), host)
 
-    def wrote(self, before: VirtualMachine, after: VirtualMachine) -> str:
+    def judge_write(self, before: VirtualMachine, after: VirtualMachine) -> str:
         """What is wrong with a start that this write begins; empty where it begins none, or one in order."""
         if before.status.assigned != after.status.assigned:
             self._assigned_s[after.name] = asyncio.get_running_loop().time()
@@ -143,21 +143,21 @@ class Starts:
                 continue
             domain = self._truth.hypervisors[holder.hypervisor].domains.get(after.name)
             if domain is None or domain.run_id != holder.run_id:
-                return self._out_of_order(after, holder.hypervisor)
+                return self._check_order(after, holder.hypervisor)
         return ""
 
-    def _out_of_order(self, vm: VirtualMachine, host: str) -> str:
+    def _check_order(self, vm: VirtualMachine, host: str) -> str:
         said = vm.status.start_order
         explained = said.without if said is not None and said.hypervisor == host and said.detail else ()
         since_s = max(self._assigned_s.get(vm.name, NEVER), self._ended.get(vm.name, (NEVER, ""))[0])
         early = [
             name
             for name in vm.spec.start_after
-            if name != vm.name and name not in explained and not self._was_up(name, since_s)
+            if name != vm.name and name not in explained and not self._was_running(name, since_s)
         ]
         return f"is started on {host} before {', '.join(early)}, and does not say why" if early else ""
 
-    def _was_up(self, name: str, since_s: float) -> bool:
+    def _was_running(self, name: str, since_s: float) -> bool:
         """Whether somebody could have seen it running at that time or later."""
         if self._up.get(name):
             return True
@@ -168,7 +168,7 @@ class Starts:
         return ended_s + (UNNOTICED_S if lives else ON_THE_WAY_S) >= since_s
 
 
-def lands_in_its_own_slot(truth: Truth, before: VirtualMachine, after: VirtualMachine) -> str:
+def check_own_slot(truth: Truth, before: VirtualMachine, after: VirtualMachine) -> str:
     """What is wrong with the slot that it is sent into; empty where it is sent into none, or into its own."""
     where = after.status.assigned
     if where is None or where.slot is None or where == before.status.assigned:
@@ -197,19 +197,19 @@ class Slow:
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
 
-    def wrote(self, host: Hypervisor, now_s: float) -> None:
+    def note_host(self, host: Hypervisor, now_s: float) -> None:
         """What a host says now."""
         if host.status.degrading is None:
             self._since.pop(host.name, None)
         else:
             self._since.setdefault(host.name, now_s)
 
-    def known(self, host: str, now_s: float) -> bool:
+    def is_known(self, host: str, now_s: float) -> bool:
         """Whether everybody knows that it degrades."""
         return now_s - self._since.get(host, now_s) > KNOWN_S
 
 
-def leaves_alive_and_for_better(
+def check_degrading_move(
     truth: Truth, slow: Slow, before: VirtualMachine, after: VirtualMachine, author: Author, now_s: float
 ) -> str:
     """A move that a host begins because it degrades: live, and to a host that does well."""
@@ -224,6 +224,6 @@ def leaves_alive_and_for_better(
         return ""
     if move.mode != "live":
         return f"{move.source} degrades, and stops it to move it to {move.target}"
-    if slow.known(move.target, now_s):
+    if slow.is_known(move.target, now_s):
         return f"it leaves {move.source}, which degrades, for {move.target}, which does as well"
     return ""

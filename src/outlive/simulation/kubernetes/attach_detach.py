@@ -45,10 +45,10 @@ class AttachDetach(ControlLoop):
         now_s = self.clock.monotonic()
         if now_s - self._checked_s >= self.spec.attachments_checked_every:
             self._checked_s = now_s
-            found = {one["metadata"]["name"] for one in self.server.all_of(VolumeAttachment)}
+            found = {one["metadata"]["name"] for one in self.server.list_all(VolumeAttachment)}
             self._attached = {place: name for place, name in self._attached.items() if name in found}
         wanted: dict[tuple[str, str], Document] = {}
-        for pod in self.server.all_of(KubernetesPod):
+        for pod in self.server.list_all(KubernetesPod):
             if node_of(pod) and phase_of(pod) not in ENDED:
                 wanted.update({(resource, node_of(pod)): pod for resource in resources_used(pod)})
         for place in sorted(self._attached):
@@ -97,7 +97,7 @@ class CsiAttacher(ControlLoop):
 
     def reconcile(self) -> None:
         """Every attachment."""
-        for attachment in self.server.all_of(VolumeAttachment):
+        for attachment in self.server.list_all(VolumeAttachment):
             key = key_of(attachment)
             if is_terminating(attachment):
                 self.server.release(VolumeAttachment, key, ATTACHER_FINALIZER)

@@ -11,19 +11,13 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar
 
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError, Unavailable
-from outlive.base.hashes import stable_hash
-from outlive.base.random import Random
+from outlive.base import Clock, OutliveError, Random, Unavailable, stable_hash
 from outlive.resources import ObjectRef, R
 from outlive.resources.foreign import ForeignResource, KubernetesEvent
-from outlive.runtime.cluster_verbs import F, PatchOperation, ServedResource
+from outlive.runtime import F, PatchOperation, ServedResource
 from outlive.simulation.kubernetes.server import ApiServer
 from outlive.simulation.process import Process, go
-from outlive.store import Store
-from outlive.store.faults import FaultObservation, FaultRates, FaultStore
-from outlive.store.proxy import StoreProxy
-from outlive.store.selectors import Selector
+from outlive.store import FaultObservation, FaultRates, FaultStore, Selector, Store, StoreProxy
 
 T = TypeVar("T")
 GIVEN_UP_S: Final = 5.0
@@ -69,7 +63,7 @@ class ApiConnection:
         self._process.check()
         self.calls[what] += 1
 
-        async def sent() -> T:
+        async def travel() -> T:
             await asyncio.sleep(self.latency_s)
             if not self.reachable:
                 await asyncio.sleep(GIVEN_UP_S)
@@ -79,7 +73,7 @@ class ApiConnection:
             await asyncio.sleep(self.latency_s)
             return answer
 
-        return await self._process.call(go(sent(), name=f"{self.client}/api"))
+        return await self._process.call(go(travel(), name=f"{self.client}/api"))
 
 
 class ClientStore(StoreProxy):
@@ -112,9 +106,9 @@ class ClientVerbs:
         self._connection = connection
         self._server, self._client = connection.server, connection.client
 
-    async def served(self, api_version: str) -> tuple[ServedResource, ...]:
+    async def list_served(self, api_version: str) -> tuple[ServedResource, ...]:
         """See ``ClusterVerbs``."""
-        return await self._connection.send("discover", lambda: self._server.served(api_version), write=False)
+        return await self._connection.send("discover", lambda: self._server.list_served(api_version), write=False)
 
     async def evict(self, key: str, *, uid: str = "", grace_s: int | None = None) -> None:
         """See ``ClusterVerbs``."""
@@ -218,7 +212,7 @@ def event_document(
         "reason": reason,
         "action": action,
         "note": note,
-        "eventTime": server.timestamp(),
+        "eventTime": server.format_now(),
         "regarding": {
             "kind": regarding.kind,
             "name": regarding.name,

@@ -13,9 +13,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from outlive.base.clock import Clock
-from outlive.base.hashes import stable_hash
-from outlive.base.random import Random
+from outlive.base import Clock, Random, stable_hash
 from outlive.resources.foreign import (
     ForeignResource,
     KubernetesEvent,
@@ -31,16 +29,16 @@ from outlive.simulation.kubernetes.documents import (
     NOT_READY,
     OUT_OF_SERVICE,
     UNREACHABLE,
+    event_subject,
     has_taint,
     is_active,
+    make_taint,
     node_of,
     phase_of,
     pod_document,
-    regarding,
     set_condition,
-    taint,
     taints_of,
-    toleration,
+    tolerated_seconds,
     workload_of,
 )
 from outlive.simulation.kubernetes.server import (
@@ -49,11 +47,11 @@ from outlive.simulation.kubernetes.server import (
     Document,
     condition_of,
     is_ready,
+    is_selected,
     is_terminating,
     key_of,
-    selects,
 )
-from outlive.simulation.kubernetes.spec import NAMESPACE, StorageSpec, WorkloadSpec, pods_of, volumes_of
+from outlive.simulation.kubernetes.spec import NAMESPACE, StorageSpec, pods_of, volumes_of
 
 REACTS_S: Final = (0.02, 0.3)
 """How soon a controller acts on a change, from and to."""
@@ -98,12 +96,12 @@ class ControlLoop(abc.ABC):
 
     def warn(self, kind: str, document: Document, reason: str, note: str) -> None:
         """Write an event about an object, once for each reason and text."""
-        about = regarding(kind, document)
+        about = event_subject(kind, document)
         name = f"{about['name']}.{stable_hash(about['uid'], reason, note):016x}"
         namespace = about["namespace"] or "default"
         if self.server.find(KubernetesEvent, f"{namespace}/{name}") is None:
             event = {"metadata": {"name": name, "namespace": namespace}, "type": "Warning", "reason": reason}
-            event |= {"note": note, "regarding": about, "eventTime": self.server.timestamp()}
+            event |= {"note": note, "regarding": about, "eventTime": self.server.format_now()}
             self.server.add(KubernetesEvent, event)
 
 
@@ -121,7 +119,7 @@ class NodeLifecycle(ControlLoop):
     def reconcile(self) -> None:
         """Not ready after the silence; its taints as its condition says."""
         now_s = self.clock.monotonic()
-        nodes = self.server.all_of(KubernetesNode)
+        nodes = self.server.list_all(KubernetesNode)
         for node in nodes:
             name = node["metadata"]["name"]
             lease = self.server.find(Lease, f"{LEASES}/{name}")
@@ -130,17 +128,25 @@ class NodeLifecycle(ControlLoop):
                 self._renewed[name] = (renewed, now_s)
             silent_s = now_s - self._renewed[name][1]
             if silent_s > self.spec.not_ready_after and condition_of(node, "Ready") not in ("", "Unknown"):
-                self.server.edit(KubernetesNode, name, self._unknown)
+                self.server.edit(KubernetesNode, name, self._mark_unknown)
                 self.warn("Node", node, "NodeNotReady", "its kubelet stopped posting its status")
-        nodes = self.server.all_of(KubernetesNode)
+        nodes = self.server.list_all(KubernetesNode)
         disrupted = all(condition_of(node, "Ready") == "Unknown" for node in nodes)
         for node in nodes:
             self._taint(node, disrupted=disrupted)
-            if not is_ready(node):
-                self._mark_pods(node["metadata"]["name"])
+            if is_ready(node):
+                continue
+            for pod in self.server.list_all(KubernetesPod):
+                if node_of(pod) == node["metadata"]["name"] and is_ready(pod):
+                    now = self.server.format_now()
+                    self.server.edit(
+                        KubernetesPod,
+                        key_of(pod),
+                        lambda one, now=now: set_condition(one, "Ready", "False", "NodeNotReady", now),  # type: ignore[misc]
+                    )
 
-    def _unknown(self, node: Document) -> None:
-        set_condition(node, "Ready", "Unknown", "NodeStatusUnknown", self.server.timestamp())
+    def _mark_unknown(self, node: Document) -> None:
+        set_condition(node, "Ready", "Unknown", "NodeStatusUnknown", self.server.format_now())
 
     def _taint(self, node: Document, *, disrupted: bool) -> None:
         key = {"Unknown": UNREACHABLE, "True": ""}.get(condition_of(node, "Ready"), NOT_READY)
@@ -155,20 +161,10 @@ class NodeLifecycle(ControlLoop):
         kept = [one for one in taints_of(node) if one["key"] not in (NOT_READY, UNREACHABLE)]
         mine = [one for one in taints_of(node) if (one["key"], one["effect"]) in wanted]
         have = [(one["key"], one["effect"]) for one in mine]
-        mine += [taint(*one, self.server.timestamp()) for one in wanted if one not in have]
+        mine += [make_taint(*one, self.server.format_now()) for one in wanted if one not in have]
         if [*kept, *mine] != taints_of(node):
             name = node["metadata"]["name"]
             self.server.edit(KubernetesNode, name, lambda one: one["spec"].update(taints=[*kept, *mine]))
-
-    def _mark_pods(self, node: str) -> None:
-        for pod in self.server.all_of(KubernetesPod):
-            if node_of(pod) == node and is_ready(pod):
-                now = self.server.timestamp()
-                self.server.edit(
-                    KubernetesPod,
-                    key_of(pod),
-                    lambda one, now=now: set_condition(one, "Ready", "False", "NodeNotReady", now),  # type: ignore[misc]
-                )
 
 
 class TaintEviction(ControlLoop):
@@ -185,17 +181,17 @@ class TaintEviction(ControlLoop):
         """One pass over all pods of tainted nodes."""
         now_s = self.clock.monotonic()
         found: dict[tuple[str, str], float] = {}
-        for node in self.server.all_of(KubernetesNode):
+        for node in self.server.list_all(KubernetesNode):
             evicting = [one for one in taints_of(node) if one["effect"] == NO_EXECUTE]
             if not evicting:
                 continue
-            for pod in self.server.all_of(KubernetesPod):
+            for pod in self.server.list_all(KubernetesPod):
                 if node_of(pod) != node["metadata"]["name"] or is_terminating(pod):
                     continue
                 for one in evicting:
                     place = (pod["metadata"]["uid"], one["key"])
                     found[place] = self._since.get(place, now_s)
-                    tolerated_s = toleration(pod, one)
+                    tolerated_s = tolerated_seconds(pod, one)
                     if tolerated_s is None or now_s - found[place] >= tolerated_s:
                         self.warn("Pod", pod, "TaintManagerEviction", "deleted because of a taint of its node")
                         self.server.remove(KubernetesPod, key_of(pod))
@@ -210,7 +206,7 @@ class PodCollector(ControlLoop):
 
     def reconcile(self) -> None:
         """Pods of nodes that are no more, and terminating ones of nodes that are out of service."""
-        for pod in self.server.all_of(KubernetesPod):
+        for pod in self.server.list_all(KubernetesPod):
             if not node_of(pod):
                 continue
             node = self.server.find(KubernetesNode, node_of(pod))
@@ -225,29 +221,23 @@ class Workloads(ControlLoop):
     def reconcile(self) -> None:
         """Create what is missing."""
         for workload in self.spec.workloads:
-            if workload.kind == "statefulset":
-                self._ordinals(workload)
-            else:
-                self._replicas(workload)
-
-    def _ordinals(self, workload: WorkloadSpec) -> None:
-        """A replacement only once the old object is gone; in order only behind pods that are ready."""
-        for name, claim in zip(pods_of(workload), volumes_of(workload), strict=True):
-            key = f"{NAMESPACE}/{name}"
-            pod = self.server.find(KubernetesPod, key)
-            if pod is not None and phase_of(pod) in ENDED:
-                self.server.remove(KubernetesPod, key, grace_s=0)
-                pod = None
-            if pod is None:
-                pod = self.server.add(KubernetesPod, pod_document(workload, name, claim, self.spec))
-            if not workload.parallel and (is_terminating(pod) or not is_ready(pod)):
-                return
-
-    def _replicas(self, workload: WorkloadSpec) -> None:
-        pods = [one for one in self.server.all_of(KubernetesPod) if workload_of(one) == workload.name]
-        (claim,) = volumes_of(workload)
-        for _ in range(workload.replicas - sum(map(is_active, pods))):
-            self.server.add(KubernetesPod, pod_document(workload, f"{workload.name}-", claim, self.spec))
+            if workload.kind != "statefulset":
+                pods = [one for one in self.server.list_all(KubernetesPod) if workload_of(one) == workload.name]
+                (claim,) = volumes_of(workload)
+                for _ in range(workload.replicas - sum(map(is_active, pods))):
+                    self.server.add(KubernetesPod, pod_document(workload, f"{workload.name}-", claim, self.spec))
+                continue
+            # a replacement only once the old object is gone; in order only behind pods that are ready
+            for name, claim in zip(pods_of(workload), volumes_of(workload), strict=True):
+                key = f"{NAMESPACE}/{name}"
+                pod = self.server.find(KubernetesPod, key)
+                if pod is not None and phase_of(pod) in ENDED:
+                    self.server.remove(KubernetesPod, key, grace_s=0)
+                    pod = None
+                if pod is None:
+                    pod = self.server.add(KubernetesPod, pod_document(workload, name, claim, self.spec))
+                if not workload.parallel and (is_terminating(pod) or not is_ready(pod)):
+                    break
 
 
 class PodScheduler(ControlLoop):
@@ -255,8 +245,8 @@ class PodScheduler(ControlLoop):
 
     def reconcile(self) -> None:
         """Every pod that has no node."""
-        pods = self.server.all_of(KubernetesPod)
-        load = dict.fromkeys((one["metadata"]["name"] for one in self.server.all_of(KubernetesNode)), 0)
+        pods = self.server.list_all(KubernetesPod)
+        load = dict.fromkeys((one["metadata"]["name"] for one in self.server.list_all(KubernetesNode)), 0)
         for pod in pods:
             if node_of(pod) in load:
                 load[node_of(pod)] += 1
@@ -279,7 +269,9 @@ class PodScheduler(ControlLoop):
     def _fits(self, pod: Document, node: Document) -> bool:
         if node["spec"].get("unschedulable"):
             return False
-        return all(toleration(pod, one) is not None for one in taints_of(node) if one["effect"] != "PreferNoSchedule")
+        return all(
+            tolerated_seconds(pod, one) is not None for one in taints_of(node) if one["effect"] != "PreferNoSchedule"
+        )
 
 
 class Disruptions(ControlLoop):
@@ -287,8 +279,8 @@ class Disruptions(ControlLoop):
 
     def reconcile(self) -> None:
         """The status of every budget."""
-        for budget in self.server.all_of(PodDisruptionBudget):
-            pods = [one for one in self.server.all_of(KubernetesPod) if selects(budget, one)]
+        for budget in self.server.list_all(PodDisruptionBudget):
+            pods = [one for one in self.server.list_all(KubernetesPod) if is_selected(budget, one)]
             healthy = sum(is_ready(one) and not is_terminating(one) for one in pods)
             wanted = budget["spec"]["minAvailable"]
             status = {
@@ -303,12 +295,12 @@ class Disruptions(ControlLoop):
 def wake_on_change(server: ApiServer, loops: Sequence[ControlLoop]) -> None:
     """Have these controllers act on changes."""
 
-    def changed(kind: type[ForeignResource], key: str, document: Document | None) -> None:
+    def on_change(kind: type[ForeignResource], key: str, document: Document | None) -> None:
         if kind not in QUIET_KINDS:
             for loop in loops:
                 loop.wake.set()
 
-    server.changed.append(changed)
+    server.changed.append(on_change)
 
 
 CONTROLLERS: Final[tuple[type[ControlLoop], ...]] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from outlive.base.hashes import stable_hash
+from outlive.base import stable_hash
 from outlive.simulation.kubernetes.server import ENDED, Document, is_terminating
 from outlive.simulation.kubernetes.spec import NAMESPACE, NodeSpecification, StorageSpec, WorkloadSpec
 
@@ -28,12 +28,12 @@ def node_document(node: NodeSpecification, now: str) -> Document:
         labels["topology.kubernetes.io/zone"] = node.domain
     return {
         "metadata": {"name": node.name, "labels": labels},
-        "spec": {"taints": [taint(NOT_READY, NO_SCHEDULE, now)]},
+        "spec": {"taints": [make_taint(NOT_READY, NO_SCHEDULE, now)]},
         "status": {"conditions": [], "volumesInUse": []},
     }
 
 
-def taint(key: str, effect: str, now: str) -> dict[str, str]:
+def make_taint(key: str, effect: str, now: str) -> dict[str, str]:
     """A taint as nodes have it."""
     return {"key": key, "effect": effect, "timeAdded": now}
 
@@ -141,7 +141,7 @@ def has_taint(node: Document, key: str, effect: str) -> bool:
     return any(one["key"] == key and one["effect"] == effect for one in taints_of(node))
 
 
-def toleration(pod: Document, wanted: Mapping[str, str]) -> float | None:
+def tolerated_seconds(pod: Document, wanted: Mapping[str, str]) -> float | None:
     """How many seconds the pod tolerates the taint; ``None``: not at all."""
     longest: float | None = None
     for one in pod["spec"].get("tolerations", ()):
@@ -181,7 +181,7 @@ def workload_of(pod: Document) -> str:
     return str(pod["metadata"].get("labels", {}).get(WORKLOAD_LABEL, ""))
 
 
-def regarding(kind: str, document: Document) -> dict[str, str]:
+def event_subject(kind: str, document: Document) -> dict[str, str]:
     """What an event says that it is about."""
     metadata = document["metadata"]
     return {

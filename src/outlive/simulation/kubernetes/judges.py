@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import LoopClock
+from outlive.base import LoopClock
 from outlive.resources.foreign import (
     ForeignResource,
     KubernetesEvent,
@@ -26,7 +26,7 @@ from outlive.resources.foreign import (
     VolumeAttachment,
 )
 from outlive.simulation.history import History
-from outlive.simulation.judges.truth import VIOLATIONS_LIMIT, Violation
+from outlive.simulation.judges.truth import VIOLATIONS_LIMIT, InvariantViolation
 from outlive.simulation.kubernetes.documents import node_of, resource_of, resources_used, taints_of
 from outlive.simulation.kubernetes.kubelet import WRITES_S, PodProcess
 from outlive.simulation.kubernetes.server import ApiServer, Document, is_ready, key_of
@@ -48,7 +48,7 @@ class WantedPod(msgspec.Struct, frozen=True, kw_only=True):
     """Whether DRBD sees to it that there is one writer; without that nobody does."""
 
     @classmethod
-    def of(cls, spec: StorageSpec) -> tuple[WantedPod, ...]:
+    def from_spec(cls, spec: StorageSpec) -> tuple[WantedPod, ...]:
         """All of a cluster."""
         return tuple(
             cls(pod=pod, resource=resource_of(claim), quorum=workload.quorum != "off")
@@ -75,8 +75,8 @@ class StorageJudge:
         seed: int,
         replay: str,
     ) -> None:
-        self.violations: list[Violation] = []
-        self.wanted = WantedPod.of(spec)
+        self.violations: list[InvariantViolation] = []
+        self.wanted = WantedPod.from_spec(spec)
         self._with_quorum = {one.resource for one in self.wanted if one.quorum}
         self.down_s: dict[str, float] = {}
         """Resource → since when no process of its pod writes."""
@@ -102,17 +102,17 @@ class StorageJudge:
         """Resources that were down in silence, each reported once."""
         self._ran: dict[str, None] = {}
         """Resources whose pod has been up."""
-        server.removing.append(self.removing)
+        server.removing.append(self.note_removal)
 
     # PodWatcher
 
-    def opened(self, process: PodProcess, resource: str) -> None:
+    def note_opened(self, process: PodProcess, resource: str) -> None:
         """A device was opened: another opener than all before."""
         self._openers += 1
         self._opener_of[(id(process), resource)] = self._openers
         self._opened_s[(id(process), resource)] = self._clock.monotonic()
 
-    def acknowledged(self, process: PodProcess, resource: str, began_s: float) -> None:
+    def note_acknowledged(self, process: PodProcess, resource: str, began_s: float) -> None:
         """A write counts."""
         opener = self._opener_of[(id(process), resource)]
         newest, node = self._writer.get(resource, (opener, process.node))
@@ -121,7 +121,7 @@ class StorageJudge:
             self.violate("two-writers", process.key, text, resource, process.node, node)
         self._writer[resource] = (max(opener, newest), process.node)
 
-    def changed(self, process: PodProcess, text: str) -> None:
+    def note_changed(self, process: PodProcess, text: str) -> None:
         """A process began, failed or ended."""
         self._history.add(
             "pod", process.key, f"{process.key} on {process.node} {text}", also=(process.node,), loud=True
@@ -129,7 +129,7 @@ class StorageJudge:
 
     # What agents do
 
-    def removing(self, kind: type[ForeignResource], document: Document, client: str, evicted: bool) -> None:
+    def note_removal(self, kind: type[ForeignResource], document: Document, client: str, evicted: bool) -> None:
         """A client evicts or deletes something, which takes effect now."""
         key = key_of(document)
         word = "evicts" if evicted else "deletes"
@@ -155,7 +155,7 @@ class StorageJudge:
         """For how many seconds all its writes have completed in time; 0 where its node has lost quorum, though its
         last write may not be late yet."""
         now_s = self._clock.monotonic()
-        if any(process.node not in self._volumes.quorate(one) for one in process.resources):
+        if any(process.node not in self._volumes.find_quorate(one) for one in process.resources):
             return 0.0
         if not process.running or (process.pending_s is not None and now_s - process.pending_s > WRITES_S):
             return 0.0
@@ -168,26 +168,22 @@ class StorageJudge:
         """See who is down, and whether that is shown, until cancelled."""
         while True:
             await self._clock.sleep(LOOKS_S)
-            self._see()
+            now_s, writing = self._clock.monotonic(), self.find_writing()
+            for one in self.wanted:
+                if one.resource in writing:
+                    since_s = self.down_s.pop(one.resource, None)
+                    if since_s is not None and one.resource in self._ran:
+                        self.outages.append((one.pod, now_s - since_s))
+                    self._ran[one.resource] = None
+                    continue
+                since_s = self.down_s.setdefault(one.resource, now_s)
+                if now_s - since_s >= self._spec.down_in_silence and one.resource not in self._silent:
+                    self._silent[one.resource] = None
+                    if not self.is_shown(one, since_s):
+                        text = f"it has not written for {now_s - since_s:.0f} s, and nothing shows that"
+                        self.violate("silence", one.pod, text, one.resource)
 
-    def _see(self) -> None:
-        now_s = self._clock.monotonic()
-        writing = self.writing()
-        for one in self.wanted:
-            if one.resource in writing:
-                since_s = self.down_s.pop(one.resource, None)
-                if since_s is not None and one.resource in self._ran:
-                    self.outages.append((one.pod, now_s - since_s))
-                self._ran[one.resource] = None
-                continue
-            since_s = self.down_s.setdefault(one.resource, now_s)
-            if now_s - since_s >= self._spec.down_in_silence and one.resource not in self._silent:
-                self._silent[one.resource] = None
-                if not self.is_shown(one, since_s):
-                    text = f"it has not written for {now_s - since_s:.0f} s, and nothing shows that"
-                    self.violate("silence", one.pod, text, one.resource)
-
-    def writing(self) -> Mapping[str, str]:
+    def find_writing(self) -> Mapping[str, str]:
         """Resource → node, of those whose pod writes."""
         now_s = self._clock.monotonic()
         return {
@@ -199,13 +195,13 @@ class StorageJudge:
 
     def is_shown(self, wanted: WantedPod, since_s: float) -> bool:
         """Whether an event since then is about the pod, its volume or its node, or an agent explains the pod."""
-        pods = [one for one in self._server.all_of(KubernetesPod) if wanted.resource in resources_used(one)]
+        pods = [one for one in self._server.list_all(KubernetesPod) if wanted.resource in resources_used(one)]
         about = {wanted.pod, wanted.resource, wanted.resource.removeprefix("pvc-")}
         about |= {one["metadata"]["name"] for one in pods} | {node_of(one) for one in pods}
-        since = self._server.timestamp(since_s - self._clock.monotonic())
+        since = self._server.format_now(since_s - self._clock.monotonic())
         return any(
             event["regarding"]["name"] in about and event["eventTime"] >= since
-            for event in self._server.all_of(KubernetesEvent)
+            for event in self._server.list_all(KubernetesEvent)
         ) or any(self._explained(key_of(one)) for one in pods)
 
     # At the end
@@ -213,23 +209,23 @@ class StorageJudge:
     def judge_lost_writes(self) -> None:
         """Judge that no acknowledged write is missing."""
         for one in self.wanted:
-            lost = [write for write in self._volumes.history(one.resource) if not write.survives]
+            lost = [write for write in self._volumes.list_writes(one.resource) if not write.survives]
             if lost and one.quorum:
                 text = f"{len(lost)} acknowledged writes are lost, the first by {lost[0].node} at {lost[0].at_s:.1f} s"
                 self.violate("two-writers", one.pod, text, one.resource)
 
-    def unrecovered(self) -> list[str]:
+    def find_unrecovered(self) -> list[str]:
         """What is not as it should be after everything was healed, each in a few words."""
-        writing = self.writing()
+        writing = self.find_writing()
         found = [f"{one.pod} does not write" for one in self.wanted if one.resource not in writing]
-        for node in self._server.all_of(KubernetesNode):
+        for node in self._server.list_all(KubernetesNode):
             name = node["metadata"]["name"]
             found += [] if is_ready(node) else [f"{name} is not ready"]
             found += [f"{name} has taint {one['key']}" for one in taints_of(node) if one["key"].startswith(OWN_TAINTS)]
         used = {
-            (resource, node_of(pod)) for pod in self._server.all_of(KubernetesPod) for resource in resources_used(pod)
+            (resource, node_of(pod)) for pod in self._server.list_all(KubernetesPod) for resource in resources_used(pod)
         }
-        for attachment in self._server.all_of(VolumeAttachment):
+        for attachment in self._server.list_all(VolumeAttachment):
             spec = attachment["spec"]
             resource, node = spec["source"]["persistentVolumeName"], spec["nodeName"]
             if (resource, node) not in used:
@@ -242,12 +238,12 @@ class StorageJudge:
             return
         self._history.add("violation", subject, f"{invariant}: {text}", loud=True)
         self.violations.append(
-            Violation(
+            InvariantViolation(
                 invariant=invariant,
                 at_s=self._clock.monotonic(),
                 subject=subject,
                 text=text,
-                last_events=self._history.last(subject, f"{NAMESPACE}/{subject}", *involved),
+                last_events=self._history.last_events(subject, f"{NAMESPACE}/{subject}", *involved),
                 seed=self._seed,
                 replay=self.replay,
             )

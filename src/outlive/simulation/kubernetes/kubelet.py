@@ -12,9 +12,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
-from outlive.base.random import Random
+from outlive.base import Clock, OutliveError, Random
 from outlive.resources.foreign import KubernetesNode, KubernetesPod, Lease, VolumeAttachment
 from outlive.simulation.kubernetes.documents import (
     LEASES,
@@ -43,15 +41,15 @@ RESTART_S, RESTART_MOST_S = 5.0, 60.0
 class PodWatcher(Protocol):
     """Hears what the processes of pods really do."""
 
-    def opened(self, process: PodProcess, resource: str) -> None:
+    def note_opened(self, process: PodProcess, resource: str) -> None:
         """It has the device open."""
         ...
 
-    def acknowledged(self, process: PodProcess, resource: str, began_s: float) -> None:
+    def note_acknowledged(self, process: PodProcess, resource: str, began_s: float) -> None:
         """A write that began then was acknowledged now."""
         ...
 
-    def changed(self, process: PodProcess, text: str) -> None:
+    def note_changed(self, process: PodProcess, text: str) -> None:
         """It began, failed or ended."""
         ...
 
@@ -96,35 +94,36 @@ class PodProcess:
         while not self.stopping:
             try:
                 await self._open()
-                await self._write_on()
-                await self._unmount()
+                while not self._stop.is_set():
+                    for resource, opener in self._openers.items():
+                        await self._write(resource, opener)
+                    await self._pause(WRITES_S)
+                for resource, opener in self._openers.items():  # it is unmounted
+                    with contextlib.suppress(OSError):
+                        await self._write(resource, opener)
             except OSError as error:
                 failures += 1
                 self._fail(f"fails: {error}")
-            self._close()
+            openers, self._openers, self.running = self._openers, {}, False
+            for opener in openers.values():
+                self._volumes.close(opener)
             if not self.stopping:
                 await self._pause(min(RESTART_S * 2.0 ** (failures - 1), RESTART_MOST_S))
         self.ended = True
-        self._watcher.changed(self, "has ended")
+        self._watcher.note_changed(self, "has ended")
 
     async def _open(self) -> None:
         for resource in self.resources:
             while not self.stopping and resource not in self._openers:
                 try:
                     self._openers[resource] = await self._volumes.open(self.node, resource)
-                    self._watcher.opened(self, resource)
+                    self._watcher.note_opened(self, resource)
                 except (OutliveError, OSError) as error:
                     self._fail(f"cannot open {resource}: {error}", quiet=True)
                     await self._pause(MOUNTS_AGAIN_S)
         if not self.stopping:
             self.running = True
-            self._watcher.changed(self, "runs")
-
-    async def _write_on(self) -> None:
-        while not self.stopping:
-            for resource, opener in self._openers.items():
-                await self._write(resource, opener)
-            await self._pause(WRITES_S)
+            self._watcher.note_changed(self, "runs")
 
     async def _write(self, resource: str, opener: Any) -> None:
         began_s = self.pending_s = self._clock.monotonic()
@@ -137,23 +136,13 @@ class PodProcess:
         now_s = self._clock.monotonic()
         if now_s - began_s > WRITES_S:
             self.failed_s = now_s
-        self._watcher.acknowledged(self, resource, began_s)
-
-    async def _unmount(self) -> None:
-        for resource, opener in self._openers.items():
-            with contextlib.suppress(OSError):
-                await self._write(resource, opener)
-
-    def _close(self) -> None:
-        openers, self._openers, self.running = self._openers, {}, False
-        for opener in openers.values():
-            self._volumes.close(opener)
+        self._watcher.note_acknowledged(self, resource, began_s)
 
     def _fail(self, text: str, *, quiet: bool = False) -> None:
         self.failed_s = self._clock.monotonic()
         self.running = False
         if not quiet:
-            self._watcher.changed(self, text)
+            self._watcher.note_changed(self, text)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -208,7 +197,7 @@ class Kubelet:
         node = self._server.find(KubernetesNode, self.node)
         if node is None:
             return
-        now = self._server.timestamp()
+        now = self._server.format_now()
         if not is_ready(node):
             self._server.edit(
                 KubernetesNode, self.node, lambda one: set_condition(one, "Ready", "True", "KubeletReady", now)
@@ -224,7 +213,7 @@ class Kubelet:
         """Start and stop what the API server has for this node, and report what became of it."""
         bound = {
             pod["metadata"]["uid"]: pod
-            for pod in self._server.all_of(KubernetesPod)
+            for pod in self._server.list_all(KubernetesPod)
             if node_of(pod) == self.node and phase_of(pod) not in ENDED
         }
         for uid, process in list(self.processes.items()):
@@ -241,7 +230,7 @@ class Kubelet:
                 continue
             if is_terminating(pod):
                 self._server.remove(KubernetesPod, key_of(pod), uid=uid, grace_s=0)
-            elif self._attached(pod):
+            elif self._is_attached(pod):
                 self._start(uid, pod)
 
     def _start(self, uid: str, pod: Document) -> None:
@@ -252,7 +241,7 @@ class Kubelet:
         self._report_volumes()
         self._tasks[uid] = go(process.run(), name=f"{self.node}/{process.key}")
 
-    def _attached(self, pod: Document) -> bool:
+    def _is_attached(self, pod: Document) -> bool:
         """Whether every volume of the pod is attached here."""
         for resource in resources_used(pod):
             name = attachment_document(resource, self.node)["metadata"]["name"]
@@ -264,7 +253,7 @@ class Kubelet:
     def _report(self, process: PodProcess, pod: Document) -> None:
         ready = "True" if process.running and not process.stopping else "False"
         phase = "Running" if process.running else phase_of(pod)
-        now = self._server.timestamp()
+        now = self._server.format_now()
 
         def report(one: Document) -> None:
             one["status"]["phase"] = phase

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from outlive.base.clock import Clock
-from outlive.base.random import Random
-from outlive.runtime.cluster_verbs import ClusterVerbs
+from outlive.base import Clock, Random
+from outlive.runtime import ClusterVerbs
 from outlive.simulation.drbd import DrbdCluster
 from outlive.simulation.kubernetes.connection import ClientEvents
 from outlive.simulation.kubernetes.spec import StorageSpec, agent_flags
 from outlive.simulation.kubernetes.stories import StorageScenario, StorageStory
 from outlive.simulation.kubernetes.world import MakeAgent, StorageWorld
-from outlive.storage.agent import StorageAgent
-from outlive.storage.metrics import AgentMetrics
-from outlive.storage.ports import DrbdTool
+from outlive.storage import AgentMetrics, DrbdTool, StorageAgent
 from outlive.store import Store
 
 

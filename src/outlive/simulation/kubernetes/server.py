@@ -10,18 +10,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import jsonpatch
 import msgspec
 from jsonpointer import JsonPointerException
 from msgspec import UNSET
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound, Throttled, Unavailable
-from outlive.base.ids import Ids
-from outlive.resources import Resource
-from outlive.resources.codec import decode
+from outlive.base import (
+    AlreadyExists,
+    BadInput,
+    Clock,
+    Conflict,
+    Ids,
+    Invalid,
+    NotFound,
+    Throttled,
+    Unavailable,
+    as_datetime,
+)
+from outlive.resources import Resource, decode
 from outlive.resources.foreign import (
     ForeignResource,
     KubernetesEvent,
@@ -33,9 +41,8 @@ from outlive.resources.foreign import (
     PodDisruptionBudget,
     VolumeAttachment,
 )
-from outlive.runtime.cluster_verbs import F, PatchOperation, ServedResource
-from outlive.store.local import Judge, LocalStore
-from outlive.store.tables import Batch, Write
+from outlive.runtime import F, PatchOperation, ServedResource
+from outlive.store import Judge, LocalStore, Write, WriteBatch
 
 SERVED_KINDS: Final[tuple[type[ForeignResource], ...]] = (
     KubernetesEvent,
@@ -84,7 +91,7 @@ class ApiServer(LocalStore):
         """The document of that key."""
         return self._documents[kind.kind()].get(key)
 
-    def all_of(self, kind: type[ForeignResource]) -> list[Document]:
+    def list_all(self, kind: type[ForeignResource]) -> list[Document]:
         """All documents of a kind, in order of their keys."""
         documents = self._documents[kind.kind()]
         return [documents[key] for key in sorted(documents)]
@@ -97,14 +104,16 @@ class ApiServer(LocalStore):
         metadata = made.setdefault("metadata", {})
         if "name" not in metadata:
             if not metadata.get("generateName"):
-                raise Invalid(f"create {kind.singular()}: it has no name", remedy="give it metadata.name")
-            metadata["name"] = metadata["generateName"] + self._ids.suffix()
+                raise Invalid(f"create {kind.singular_name()}: it has no name", remedy="give it metadata.name")
+            metadata["name"] = metadata["generateName"] + self._ids.new_suffix()
         key = key_of(made)
         if kind.info.namespaced != ("/" in key):
-            raise Invalid(f"create {kind.singular()} {key}: wrong namespace", remedy="see whether its kind has any")
+            raise Invalid(
+                f"create {kind.singular_name()} {key}: wrong namespace", remedy="see whether its kind has any"
+            )
         if self.find(kind, key) is not None:
-            raise AlreadyExists(f"create {kind.singular()} {key}: it exists")
-        metadata |= {"uid": self._ids.uuid(), "creationTimestamp": self.timestamp()}
+            raise AlreadyExists(f"create {kind.singular_name()} {key}: it exists")
+        metadata |= {"uid": self._ids.new_uuid(), "creationTimestamp": self.format_now()}
         return self._put(kind, key, {"apiVersion": kind.info.api_version, "kind": kind.kind(), **made})
 
     def edit(self, kind: type[ForeignResource], key: str, change: Callable[[Document], object]) -> Document | None:
@@ -128,7 +137,7 @@ class ApiServer(LocalStore):
         evicted: bool = False,
     ) -> None:
         """Delete, or mark what has finalizers and pods that have time to end; ``NotFound``, ``Conflict``."""
-        verb = f"{'evict' if evicted else 'delete'} {kind.singular()} {key}"
+        verb = f"{'evict' if evicted else 'delete'} {kind.singular_name()} {key}"
         document = self.find(kind, key)
         if document is None:
             raise NotFound(f"{verb}: there is no such object")
@@ -141,12 +150,12 @@ class ApiServer(LocalStore):
             each(kind, document, client, evicted)
         if kind is KubernetesPod and (left_s := _grace_s(document, grace_s)) > 0:
             if left_s < metadata.get("deletionGracePeriodSeconds", left_s + 1):
-                ends = self.timestamp(left_s)
+                ends = self.format_now(left_s)
                 marks = {"deletionTimestamp": ends, "deletionGracePeriodSeconds": left_s}
                 self.edit(kind, key, lambda pod: pod["metadata"].update(marks))
         elif metadata.get("finalizers"):
             if "deletionTimestamp" not in metadata:
-                mark = {"deletionTimestamp": self.timestamp()}
+                mark = {"deletionTimestamp": self.format_now()}
                 self.edit(kind, key, lambda one: one["metadata"].update(mark))
         else:
             self._put(kind, key, None)
@@ -172,7 +181,7 @@ class ApiServer(LocalStore):
         self.remove(KubernetesPod, key, uid=uid, grace_s=grace_s, client=client, evicted=True)
 
     def _spend_budget(self, pod: Document) -> None:
-        budgets = [one for one in self.all_of(PodDisruptionBudget) if selects(one, pod)]
+        budgets = [one for one in self.list_all(PodDisruptionBudget) if is_selected(one, pod)]
         if len(budgets) > 1:
             raise Unavailable(f"evict pod {key_of(pod)}: more than one disruption budget selects it")
         for budget in budgets:
@@ -184,14 +193,14 @@ class ApiServer(LocalStore):
                     f"evict pod {key_of(pod)}: it would violate its disruption budget {budget['metadata']['name']}"
                 )
 
-            def spend(one: Document) -> None:
+            def spend_one(one: Document) -> None:
                 one["status"]["disruptionsAllowed"] -= 1
 
-            self.edit(PodDisruptionBudget, key_of(budget), spend)
+            self.edit(PodDisruptionBudget, key_of(budget), spend_one)
 
     # ClusterVerbs
 
-    async def served(self, api_version: str) -> tuple[ServedResource, ...]:
+    async def list_served(self, api_version: str) -> tuple[ServedResource, ...]:
         """See ``ClusterVerbs``."""
         await asyncio.sleep(0)
         found = [
@@ -237,7 +246,7 @@ class ApiServer(LocalStore):
     ) -> F:
         """See ``ClusterVerbs``."""
         await asyncio.sleep(0)
-        verb = f"patch {kind.singular()} {key}"
+        verb = f"patch {kind.singular_name()} {key}"
         before = self.find(kind, key)
         if before is None:
             raise NotFound(f"{verb}: there is no such object")
@@ -267,7 +276,7 @@ class ApiServer(LocalStore):
             merged["metadata"] = {**after["metadata"], **({} if owners is None else {"ownerReferences": owners})}
         if merged != before:
             self._put(kind, key, merged)
-        return self.object_of(kind, key)
+        return self.get_object(kind, key)
 
     async def post(
         self, kind: type[ForeignResource], key: str, subresource: str, document: Mapping[str, Any]
@@ -275,7 +284,7 @@ class ApiServer(LocalStore):
         """See ``ClusterVerbs``; of pods ``binding``."""
         await asyncio.sleep(0)
         if kind is not KubernetesPod or subresource != "binding":
-            raise NotFound(f"post {subresource} of {kind.singular()} {key}: there is no such subresource")
+            raise NotFound(f"post {subresource} of {kind.singular_name()} {key}: there is no such subresource")
         self.bind(key, document["target"]["name"])
         return {"kind": "Status", "status": "Success"}
 
@@ -283,7 +292,7 @@ class ApiServer(LocalStore):
         """``ClusterVerbs.create``."""
         await asyncio.sleep(0)
         made = {name: value for name, value in document.items() if name != "status"}
-        return self.object_of(kind, key_of(self.add(kind, made)))
+        return self.get_object(kind, key_of(self.add(kind, made)))
 
     def bind(self, key: str, node: str) -> None:
         """Assign a pod to a node; ``Conflict`` if it has one."""
@@ -294,20 +303,20 @@ class ApiServer(LocalStore):
             raise Conflict(f"post binding of pod {key}: it is on {pod['spec']['nodeName']}")
         self.edit(KubernetesPod, key, lambda one: one["spec"].update(nodeName=node))
 
-    def object_of(self, kind: type[F], key: str) -> F:
+    def get_object(self, kind: type[F], key: str) -> F:
         """The object of that key, decoded; ``NotFound``."""
         found = self._objects.get((kind.kind(), key))
         if found is None:
-            raise NotFound(f"get {kind.singular()} {key}: there is no such object")
+            raise NotFound(f"get {kind.singular_name()} {key}: there is no such object")
         return found  # type: ignore[return-value]
 
-    def timestamp(self, later_s: float = 0.0) -> str:
+    def format_now(self, later_s: float = 0.0) -> str:
         """Now, or so much later, as documents have times."""
-        return as_timestamp(self._clock.now() + later_s)
+        return as_datetime(self._clock.now() + later_s).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _put(self, kind: type[ForeignResource], key: str, document: Document | None) -> Document:
         """Keep the document under a new version, or take the object out (``None``), and notify who follows."""
-        place, batch = (kind.kind(), key), Batch(self._tables)
+        place, batch = (kind.kind(), key), WriteBatch(self._tables)
         before = self._objects.get(place)
         if document is None:
             assert before is not None
@@ -327,9 +336,6 @@ class ApiServer(LocalStore):
         return last
 
     async def _submit(self, judge: Judge) -> Resource:
-        self._refuse_writes()
-
-    def _refuse_writes(self) -> NoReturn:
         raise BadInput("objects of others are not written whole", remedy="use the verbs of their API")
 
 
@@ -338,11 +344,6 @@ def key_of(document: Mapping[str, Any]) -> str:
     metadata = document["metadata"]
     namespace, name = metadata.get("namespace"), metadata["name"]
     return f"{namespace}/{name}" if namespace else name
-
-
-def as_timestamp(instant: float) -> str:
-    """Seconds since 1970 as documents of Kubernetes have times."""
-    return as_datetime(instant).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def condition_of(document: Mapping[str, Any], kind: str) -> str:
@@ -361,7 +362,7 @@ def is_terminating(document: Mapping[str, Any]) -> bool:
     return "deletionTimestamp" in document["metadata"]
 
 
-def selects(budget: Document, pod: Document) -> bool:
+def is_selected(budget: Document, pod: Document) -> bool:
     """Whether a disruption budget (or any selector of labels) selects the pod."""
     labels = pod["metadata"].get("labels", {})
     wanted = budget["spec"].get("selector", {}).get("matchLabels", {})

@@ -1,6 +1,6 @@
 """What a virtual Kubernetes is made of: a ``cluster.yaml`` with ``nodes`` and ``workloads`` instead of hosts and VMs.
 
-Each pod has one DRBD volume of its own (docs/operating/simulating-storage.md). Nodes are listed, or counted and then
+Each pod has one DRBD volume of its own (docs/reference/scenarios-storage.md). Nodes are listed, or counted and then
 named ``node-1``, ``node-2``, and so on.
 """
 
@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from outlive.resources.documents import Problems
+from outlive.resources import Problems
 from outlive.simulation.spec import FromFile, Number, Seconds, Some, read_as
-from outlive.storage.options import AgentFlags, BadOption, parse_options
+from outlive.storage import AgentFlags, BadOption, parse_options
 
-REMEDY: Final = "see docs/operating/simulating-storage.md"
+REMEDY: Final = "see docs/reference/scenarios-storage.md"
 NAMESPACE: Final = "default"
 """The namespace of all pods of a story."""
 

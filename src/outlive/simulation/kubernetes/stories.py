@@ -1,7 +1,7 @@
 """Stories about storage: folders as all scenarios are, whose cluster file names nodes instead of hosts.
 
 Acts have a time (``at``); what must hold at a moment are facts of pods and nodes, as they really are:
-a pod's ``writes`` is the node on which its writes complete (docs/operating/simulating-storage.md).
+a pod's ``writes`` is the node on which its writes complete (docs/reference/scenarios-storage.md).
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 import yaml  # type: ignore[import-untyped]
 
-from outlive.base.duration import parse_duration
-from outlive.base.errors import OutliveError
-from outlive.base.phrases import count_of
-from outlive.resources.documents import Problems
+from outlive.base import OutliveError, count_of, parse_duration
+from outlive.resources import Problems
 from outlive.resources.foreign import KubernetesNode, KubernetesPod, VolumeAttachment
-from outlive.runtime.units import Duration
+from outlive.runtime import Duration
 from outlive.simulation.expectations import AFTER_S, Share, WantedEvents, judge_violations, missing_share
 from outlive.simulation.history import HistoryEvent
-from outlive.simulation.judges.truth import Violation
+from outlive.simulation.judges.truth import InvariantViolation
 from outlive.simulation.kubernetes.documents import node_of, resources_used, taints_of
 from outlive.simulation.kubernetes.judges import OWN_TAINTS, WantedPod
 from outlive.simulation.kubernetes.server import is_ready
@@ -30,9 +28,9 @@ from outlive.simulation.kubernetes.verbs import STORAGE_VERBS
 from outlive.simulation.kubernetes.world import MakeAgent, MakeVolumes, StorageWorld
 from outlive.simulation.scenario import CLUSTER, EXPECT, README, TIMELINE, read_line, read_value
 from outlive.simulation.spec import FromFile, read_as
-from outlive.simulation.states import matches, show_value
-from outlive.simulation.story import at
-from outlive.simulation.summary import VIOLATIONS_SHOWN, percentile, rounded
+from outlive.simulation.states import is_match, show_value
+from outlive.simulation.story import format_moment
+from outlive.simulation.summary import VIOLATIONS_SHOWN, percentile_of, round_ms
 from outlive.simulation.timeline import Act, read_timeline
 
 TICK_S: Final = 1.0
@@ -97,11 +95,11 @@ class StorageSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Pods that do not write now."""
     calls: Mapping[str, int] = {}
     """Of all agents, by verb and kind."""
-    violations: tuple[Violation, ...] = ()
+    violations: tuple[InvariantViolation, ...] = ()
     replay: str = ""
 
-    def document(self, failed: Sequence[str] = ()) -> dict[str, Any]:
-        """What programs read (docs/operating/simulating-storage.md)."""
+    def to_document(self, failed: Sequence[str] = ()) -> dict[str, Any]:
+        """What programs read (docs/reference/scenarios-storage.md)."""
         return {
             "seed": self.seed,
             "virtualSeconds": round(self.virtual_s, 3),
@@ -114,18 +112,18 @@ class StorageSummary(msgspec.Struct, frozen=True, kw_only=True):
             "outages": len(self.outages_s),
             "down": list(self.down),
             "times": {
-                name: rounded(percentile(self.outages_s, share))
+                name: round_ms(percentile_of(self.outages_s, share))
                 for name, share in (("p50", 50), ("p99", 99), ("max", 100))
             },
             "calls": dict(self.calls),
             "replay": self.replay,
         }
 
-    def lines(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """The same for people."""
         lines = [f"{self.virtual_s:.0f} virtual seconds, seed {self.seed}, {count_of(self.pods, 'pod')} with a volume"]
         if self.outages_s:
-            p50, most = percentile(self.outages_s, 50) or 0.0, self.outages_s[-1]
+            p50, most = percentile_of(self.outages_s, 50) or 0.0, self.outages_s[-1]
             lines.append(
                 f"back       {count_of(len(self.outages_s), 'outage')}: {p50:.0f} s (half), {most:.0f} s (all)"
             )
@@ -178,33 +176,33 @@ def _check_names(
 ) -> None:
     nodes = {node.name: None for node in nodes_of(spec)}
     domains = {node.domain: None for node in nodes_of(spec) if node.domain}
-    pods = {one.pod: None for one in WantedPod.of(spec)}
+    pods = {one.pod: None for one in WantedPod.from_spec(spec)}
     for act in acts:
         if act.when is not None:
             problems.add(act.place, "when is not for stories about storage", "write at: with a time")
         if act.at_s > (expect.until or act.at_s):
             problems.add(act.place, f"it is after the end ({expect.until:g} s)", "let the story end later")
         linked = [name for pair in act.arguments.get("between", ()) for name in pair]
-        _check_known([*(act.arguments.get("nodes") or ()), *linked], nodes, "node", act.place, problems)
+        _check_exist([*(act.arguments.get("nodes") or ()), *linked], nodes, "node", act.place, problems)
         if act.arguments.get("domain"):
-            _check_known((act.arguments["domain"],), domains, "failure domain", act.place, problems)
+            _check_exist((act.arguments["domain"],), domains, "failure domain", act.place, problems)
     for moment in expect.at:
         place = f"{folder / EXPECT}: at {moment.at:g} s"
-        _check_known(moment.pod, pods, "pod", place, problems)
-        _check_known(moment.node, nodes, "node", place, problems)
+        _check_exist(moment.pod, pods, "pod", place, problems)
+        _check_exist(moment.node, nodes, "node", place, problems)
         for facts, known in (
             *((one, POD_FACTS) for one in moment.pod.values()),
             *((one, NODE_FACTS) for one in moment.node.values()),
         ):
-            _check_known(facts, dict.fromkeys(known), "fact", place, problems)
+            _check_exist(facts, dict.fromkeys(known), "fact", place, problems)
         if moment.at > (expect.until or moment.at):
             problems.add(place, f"it is after the end ({expect.until:g} s)", "let the story end later")
     for limit in expect.back_within:
         read_as(limit, Duration, f"{folder / EXPECT}: backWithin", problems, REMEDY)
-    _check_known(expect.down, pods, "pod", f"{folder / EXPECT}: down", problems)
+    _check_exist(expect.down, pods, "pod", f"{folder / EXPECT}: down", problems)
 
 
-def _check_known(names: Iterable[str], known: Mapping[str, None], noun: str, place: str, problems: Problems) -> None:
+def _check_exist(names: Iterable[str], known: Mapping[str, None], noun: str, place: str, problems: Problems) -> None:
     for name in names:
         if name not in known:
             problems.add(place, f"there is no {noun} {name!r}", f"there are {', '.join(list(known)[:12]) or 'none'}")
@@ -264,7 +262,7 @@ class StorageStory:
             if what == 0:
                 await self._do(entry)
             elif what == 1:
-                self.failed += [f"{at(entry.at)}: {text}" for text in differences_at(self.world, entry)]
+                self.failed += [f"{format_moment(entry.at)}: {text}" for text in find_differences(self.world, entry)]
 
     async def _do(self, act: Act) -> None:
         try:
@@ -276,18 +274,18 @@ class StorageStory:
     def _end(self) -> StorageEnded:
         judge, expect = self.world.judge, self.scenario.expect
         judge.judge_lost_writes()
-        down = tuple(one.pod for one in judge.wanted if one.resource not in judge.writing())
+        down = tuple(one.pod for one in judge.wanted if one.resource not in judge.find_writing())
         summary = StorageSummary(
             seed=self.world.seed,
             virtual_s=self.now_s,
             pods=len(judge.wanted),
             outages_s=tuple(sorted(took_s for _, took_s in judge.outages)),
             down=down,
-            calls=dict(sorted(self.world.calls().items())),
+            calls=dict(sorted(self.world.count_calls().items())),
             violations=tuple(judge.violations),
             replay=judge.replay,
         )
-        self.failed += expect.events.unmet(tuple(self.world.history.events))
+        self.failed += expect.events.find_unmet(tuple(self.world.history.events))
         total = len(summary.outages_s) + len(down)
         for limit, share in expect.back_within.items():
             limit_s = parse_duration(limit)
@@ -296,11 +294,11 @@ class StorageStory:
         if sorted(down) != sorted(expect.down):
             self.failed.append(f"down at the end: {show_value(down)}, not {show_value(expect.down)}")
         if expect.recovered:
-            self.failed += [f"at the end: {text}" for text in judge.unrecovered()]
+            self.failed += [f"at the end: {text}" for text in judge.find_unrecovered()]
         self.failed += judge_violations(expect.violations, summary.violations)
         states = {
-            "pod": {one.pod: _document(pod_facts(self.world, one)) for one in judge.wanted},
-            "node": {name: _document(node_facts(self.world, name)) for name in self.world.nodes},
+            "pod": {one.pod: _facts_document(pod_facts(self.world, one)) for one in judge.wanted},
+            "node": {name: _facts_document(node_facts(self.world, name)) for name in self.world.nodes},
         }
         return StorageEnded(summary, tuple(self.failed), tuple(self._events), self.world.history.trace_hash(), states)
 
@@ -309,7 +307,7 @@ class StorageStory:
             self._events.append(msgspec.structs.replace(event, at_s=event.at_s - self._begun_s))
 
 
-def differences_at(world: StorageWorld, moment: StorageMoment) -> list[str]:
+def find_differences(world: StorageWorld, moment: StorageMoment) -> list[str]:
     """What is not as wanted now, one line each."""
     wanted = {one.pod: one for one in world.judge.wanted}
     looked = [("pod", name, facts, pod_facts(world, wanted[name])) for name, facts in moment.pod.items()]
@@ -318,16 +316,16 @@ def differences_at(world: StorageWorld, moment: StorageMoment) -> list[str]:
         f"{subject} {name}: {fact} is {show_value(found[fact])}, not {show_value(value)}"
         for subject, name, facts, found in looked
         for fact, value in facts.items()
-        if not matches(value, found[fact])
+        if not is_match(value, found[fact])
     ]
 
 
 def pod_facts(world: StorageWorld, wanted: WantedPod) -> dict[str, Any]:
     """Facts of the pod of a volume."""
-    pods = [one for one in world.server.all_of(KubernetesPod) if wanted.resource in resources_used(one)]
-    attached = [one["spec"] for one in world.server.all_of(VolumeAttachment)]
+    pods = [one for one in world.server.list_all(KubernetesPod) if wanted.resource in resources_used(one)]
+    attached = [one["spec"] for one in world.server.list_all(VolumeAttachment)]
     return {
-        "writes": world.judge.writing().get(wanted.resource),
+        "writes": world.judge.find_writing().get(wanted.resource),
         "nodes": tuple(sorted({node_of(one) for one in pods if node_of(one)})),
         "attached": tuple(
             sorted(one["nodeName"] for one in attached if one["source"]["persistentVolumeName"] == wanted.resource)
@@ -360,5 +358,5 @@ def storage_proposal(ended: StorageEnded) -> str:
     return f"# Proposed from seed {summary.seed}: say whether this is what should happen.\n{text}"
 
 
-def _document(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _facts_document(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}

@@ -9,11 +9,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
-from outlive.base.errors import OutliveError
-from outlive.base.random import Random
-from outlive.runtime.virtual import outside_parts
+from outlive.base import OutliveError, Random
+from outlive.runtime import outside_parts
 from outlive.simulation.process import Process
-from outlive.storage.ports import CommandOutput
+from outlive.storage import CommandOutput
 
 COMMAND_S: Final = (0.01, 0.06)
 """What a command takes, from and to."""
@@ -69,7 +68,7 @@ class Volumes(Protocol):
         """``drbdsetup show --json``."""
         ...
 
-    def events(self, node: str) -> AsyncGenerator[str, None]:
+    def follow_events(self, node: str) -> AsyncGenerator[str, None]:
         """Lines of ``drbdsetup events2``: what there is, then changes."""
         ...
 
@@ -89,15 +88,15 @@ class Volumes(Protocol):
         """The node is on, with its resources up and connecting."""
         ...
 
-    def writers(self, resource: str) -> Iterable[str]:
+    def find_writers(self, resource: str) -> Iterable[str]:
         """Nodes whose writes can complete now."""
         ...
 
-    def quorate(self, resource: str) -> Iterable[str]:
+    def find_quorate(self, resource: str) -> Iterable[str]:
         """Nodes that have quorum, not counting peers that they are about to lose."""
         ...
 
-    def history(self, resource: str) -> Iterable[AcknowledgedWrite]:
+    def list_writes(self, resource: str) -> Iterable[AcknowledgedWrite]:
         """Acknowledged writes, oldest first."""
         ...
 
@@ -163,8 +162,8 @@ class NodeDrbdTool:
             return 10, "", str(error)
         return 20, "", f"{' '.join(arguments)}: not simulated"
 
-    async def events(self) -> AsyncGenerator[str, None]:
+    async def follow_events(self) -> AsyncGenerator[str, None]:
         """Lines of ``events2``, until the process is killed."""
-        async for line in self._volumes.events(self._node):
+        async for line in self._volumes.follow_events(self._node):
             self._process.check()
             yield line

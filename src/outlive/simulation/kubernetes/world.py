@@ -13,10 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from outlive.base.clock import Clock, LoopClock
-from outlive.base.errors import BadInput, NotFound, OutliveError
-from outlive.base.ids import SeededIds
-from outlive.base.random import Random
+from outlive.base import BadInput, Clock, LoopClock, NotFound, OutliveError, Random, SeededIds
 from outlive.resources.foreign import (
     ForeignResource,
     KubernetesEvent,
@@ -27,10 +24,9 @@ from outlive.resources.foreign import (
     PodDisruptionBudget,
     VolumeAttachment,
 )
-from outlive.runtime.cluster_verbs import ClusterVerbs
-from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.runtime import ClusterVerbs, OrderedTaskGroup
 from outlive.simulation.history import History
-from outlive.simulation.judges.truth import Violation
+from outlive.simulation.judges.truth import InvariantViolation
 from outlive.simulation.kubernetes.attach_detach import AttachDetach, CsiAttacher
 from outlive.simulation.kubernetes.connection import LATENCY_S, ApiConnection, ClientEvents
 from outlive.simulation.kubernetes.controllers import CONTROLLERS, ControlLoop, wake_on_change
@@ -55,11 +51,10 @@ from outlive.simulation.kubernetes.spec import (
 from outlive.simulation.kubernetes.verbs import STORAGE_VERBS
 from outlive.simulation.kubernetes.volumes import NodeDrbdTool, Volumes
 from outlive.simulation.machines import HostClock
-from outlive.simulation.narration import sentence
+from outlive.simulation.narration import format_sentence
 from outlive.simulation.process import Process, go
-from outlive.storage.ports import DrbdTool
-from outlive.store import Store
-from outlive.store.faults import FaultRates
+from outlive.storage import DrbdTool
+from outlive.store import FaultRates, Store
 
 AGENT_START_S: Final = 5.0
 """From a kubelet that runs to the agent of its node."""
@@ -163,7 +158,7 @@ class StorageWorld:
             self.server,
             self.volumes,
             self.history,
-            processes=self.processes,
+            processes=self.list_processes,
             explained=self._is_explained,
             lag_s=self._lag_s,
             seed=seed,
@@ -178,11 +173,11 @@ class StorageWorld:
     # What others look at
 
     @property
-    def violations(self) -> list[Violation]:
+    def violations(self) -> list[InvariantViolation]:
         """Invariants that did not hold, in order."""
         return self.judge.violations
 
-    def processes(self) -> Iterable[PodProcess]:
+    def list_processes(self) -> Iterable[PodProcess]:
         """Those of pods, on all nodes that have power."""
         return [
             process
@@ -191,7 +186,7 @@ class StorageWorld:
             for process in node.kubelet.processes.values()
         ]
 
-    def calls(self) -> Counter[str]:
+    def count_calls(self) -> Counter[str]:
         """Calls of all agents since the beginning, by verb and kind."""
         found: Counter[str] = Counter()
         for node in self.nodes.values():
@@ -205,7 +200,7 @@ class StorageWorld:
             raise BadInput(f"no node is in {domain!r}", remedy="write a failure domain of the cluster")
         return found
 
-    def chosen(self, nodes: Sequence[str] | None, domain: str | None = None) -> list[StorageNode]:
+    def find_nodes(self, nodes: Sequence[str] | None, domain: str | None = None) -> list[StorageNode]:
         """The nodes that a verb names, one by one or by their domain; ``BadInput`` names one that is not there."""
         names = self.nodes_in(domain) if domain is not None else tuple(nodes or ())
         for name in names:
@@ -218,7 +213,7 @@ class StorageWorld:
     async def build(self) -> None:
         """Create volumes and objects, as provisioners and operators would have."""
         for node in self.nodes.values():
-            self.server.add(KubernetesNode, node_document(node.spec, self.server.timestamp()))
+            self.server.add(KubernetesNode, node_document(node.spec, self.server.format_now()))
         for workload in self.spec.workloads:
             for claim in volumes_of(workload):
                 resource = resource_of(claim)
@@ -227,8 +222,8 @@ class StorageWorld:
             if workload.min_available is not None:
                 self.server.add(PodDisruptionBudget, budget_document(workload))
             if workload.refuses_eviction:
-                self.server.webhooks.append(_refusal(workload.name))
-        self.server.changed.append(self._changed)
+                self.server.webhooks.append(_make_webhook(workload.name))
+        self.server.changed.append(self._note_change)
 
     async def start(self) -> None:
         """Switch everything on."""
@@ -259,25 +254,25 @@ class StorageWorld:
         nodes = self.nodes_in(domain) if domain else tuple(arguments.get("nodes") or ())
         links = tuple(f"{a}-{b}" for a, b in arguments.get("between") or ())
         told = {key: value for key, value in arguments.items() if key not in ("nodes", "domain", "between")}
-        text = sentence(known.sentence, told, (*nodes, *links))
+        text = format_sentence(known.sentence, told, (*nodes, *links))
         self.history.add("fault", next(iter(nodes), verb), text, also=nodes, loud=True)
         await known.carry_out(self, arguments, nodes)
 
-    async def settled(self, limit_s: float = 120.0) -> bool:
+    async def wait_settled(self, limit_s: float = 120.0) -> bool:
         """Wait until every pod writes; whether that came about."""
         until_s = self.clock.monotonic() + limit_s
         while self.clock.monotonic() < until_s:
             await self.clock.sleep(0.5)
-            if len(self.judge.writing()) >= len(self.judge.wanted):
+            if len(self.judge.find_writing()) >= len(self.judge.wanted):
                 return True
         return False
 
-    async def recovered(self, limit_s: float, rest_s: float = 0.0) -> list[str]:
+    async def wait_recovered(self, limit_s: float, rest_s: float = 0.0) -> list[str]:
         """Wait until everything is as it should be and stays so for ``rest_s``; what is not by then, in words."""
         now_s = self.clock.monotonic()
         until_s, well_s = now_s + limit_s, now_s
         while True:
-            missing, now_s = self.judge.unrecovered(), self.clock.monotonic()
+            missing, now_s = self.judge.find_unrecovered(), self.clock.monotonic()
             if missing:
                 well_s = now_s
             if (not missing and now_s - well_s >= rest_s) or now_s >= until_s:
@@ -377,9 +372,9 @@ class StorageWorld:
                 group.create_task(connection.events.run(), name=f"{process.name}/events")
                 await agent.run()
 
-        process.start(run_agent, lambda ended: self._agent_ended(node, ended))
+        process.start(run_agent, lambda ended: self._handle_agent_end(node, ended))
 
-    def _agent_ended(self, node: StorageNode, process: Process) -> None:
+    def _handle_agent_end(self, node: StorageNode, process: Process) -> None:
         if node.agent_process is not process:
             return
         node.agent_process = node.agent = None
@@ -453,10 +448,10 @@ class StorageWorld:
 
     # The history
 
-    def _changed(self, kind: type[ForeignResource], key: str, document: Document | None) -> None:
+    def _note_change(self, kind: type[ForeignResource], key: str, document: Document | None) -> None:
         """Every write enters the hash; those that a story tells become events."""
         version = document["metadata"]["resourceVersion"] if document is not None else "-"
-        self.history.wrote(f"{self.clock.monotonic()!r}|{kind.kind()}|{key}|{version}", b"")
+        self.history.hash_write(f"{self.clock.monotonic()!r}|{kind.kind()}|{key}|{version}", b"")
         if kind in (Lease, KubernetesEvent):
             return
         name = key.rpartition("/")[2]
@@ -481,10 +476,10 @@ class StorageWorld:
                 text = f"{place['source']['persistentVolumeName']} is {what} {place['nodeName']}"
         if text and self._last_text.get((kind.kind(), key)) != text:
             self._last_text[(kind.kind(), key)] = text
-            self.history.add(kind.singular(), name, text, loud=loud)
+            self.history.add(kind.singular_name(), name, text, loud=loud)
 
 
-def _refusal(workload: str) -> Callable[[Document], str]:
+def _make_webhook(workload: str) -> Callable[[Document], str]:
     """A webhook that refuses to evict pods of a workload."""
 
     def refuse(pod: Document) -> str:

@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from outlive.base.errors import NotFound, Unavailable
-from outlive.node.ports.links import (
+from outlive.base import NotFound, Unavailable
+from outlive.node.ports import (
     ANNOUNCEMENT_PAUSE_S,
     FoundLinks,
     HostLink,
@@ -69,7 +69,7 @@ class SimKernel:
         found = {key: self._sysctls.get(key, "0") for key in sorted(sysctls) if self._has_setting(key)}
         return FoundLinks(links=tuple(self._links.values()), routes=tuple(self._routes), sysctls=found)
 
-    def addresses(self, device: str) -> tuple[str, ...]:
+    def list_addresses(self, device: str) -> tuple[str, ...]:
         """As ``LinkPort``."""
         link = self._links.get(device)
         return link.addresses if link is not None else ()
@@ -82,7 +82,7 @@ class SimKernel:
             case "delete":
                 self._delete(op.device)
             case "addAddress":
-                present = self._named(op).addresses
+                present = self._find_link(op).addresses
                 self._change(op, addresses=tuple(dict.fromkeys((*present, op.value))))
                 self._changed()
             case "removeAddress":
@@ -96,13 +96,13 @@ class SimKernel:
             case "detach":
                 self._change(op, bridge="")
             case "addRemote":
-                self._change(op, remotes=tuple(sorted({*self._named(op).remotes, op.value})))
+                self._change(op, remotes=tuple(sorted({*self._find_link(op).remotes, op.value})))
             case "removeRemote":
-                self._change(op, remotes=tuple(one for one in self._named(op).remotes if one != op.value))
+                self._change(op, remotes=tuple(one for one in self._find_link(op).remotes if one != op.value))
             case "noChecksum":
                 self._change(op, offload=False)
             case "addRoute":
-                self._named(op)
+                self._find_link(op)
                 self._routes = {route: None for route in self._routes if route.to != op.key}
                 self._routes[HostRoute(gateway=op.value, device=op.device, to=op.key)] = None
             case "removeRoute":
@@ -112,7 +112,7 @@ class SimKernel:
             case "sysctl":
                 raise NotFound(f"this host has no setting {op.key}")
             case "ipv6Off":
-                if not any(":" in one for one in self._named(op).addresses):
+                if not any(":" in one for one in self._find_link(op).addresses):
                     self._sysctls[f"net.ipv6.conf.{op.device}.disable_ipv6"] = "1"
 
     def remove_address(self, device: str, address: str) -> None:
@@ -145,13 +145,13 @@ class SimKernel:
         self._routes = {route: None for route in self._routes if route.device != device}
         self._changed()
 
-    def _named(self, op: LinkOp) -> HostLink:
+    def _find_link(self, op: LinkOp) -> HostLink:
         if op.device not in self._links:
             raise NotFound(f"this host has no network device {op.device}")
         return self._links[op.device]
 
     def _change(self, op: LinkOp, **changes: object) -> None:
-        self._links[op.device] = _replace(self._named(op), **changes)
+        self._links[op.device] = _replace(self._find_link(op), **changes)
 
     def _has_setting(self, key: str) -> bool:
         """Settings of one device are there with it."""
@@ -174,9 +174,9 @@ class LinkClient(LinkPort):
         """As ``LinkPort``."""
         await self._call(lambda: self._kernel.carry_out(op))
 
-    async def addresses(self, device: str) -> tuple[str, ...]:
+    async def list_addresses(self, device: str) -> tuple[str, ...]:
         """As ``LinkPort``."""
-        return await self._call(lambda: self._kernel.addresses(device))
+        return await self._call(lambda: self._kernel.list_addresses(device))
 
     async def add_address(self, device: str, address: str) -> None:
         """Add it, and announce it twice."""
@@ -188,7 +188,7 @@ class LinkClient(LinkPort):
         """As ``LinkPort``."""
         await self._call(lambda: self._kernel.remove_address(device, address))
 
-    async def traffic(self) -> tuple[LinkTraffic, ...]:
+    async def read_traffic(self) -> tuple[LinkTraffic, ...]:
         """Nobody counts it."""
         return ()
 

@@ -7,14 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from outlive.node.links.settings import LinkSettings, SystemLink
+from outlive.node.links import LinkSettings, SystemLink
 from outlive.node.ports import ServicePorts
-from outlive.node.services.settings import ServicesSettings
-from outlive.node.services.zones import ZoneState
-from outlive.resources import VirtualMachine, VirtualMachinePort
-from outlive.resources.cluster import SystemNetworkName
-from outlive.resources.networks import PORTS_LIMIT, port_object_name
-from outlive.roles.node import HostLinks, HostServices, NodePorts
+from outlive.node.services import ServicesSettings, ZoneState
+from outlive.resources import PORTS_LIMIT, SystemNetworkName, VirtualMachine, VirtualMachinePort, port_object_name
+from outlive.roles import HostLinks, HostServices, NodePorts
 from outlive.simulation.history import History
 from outlive.simulation.hosts import SimHost
 from outlive.simulation.links.kernel import LinkClient, SimKernel, SimLinkNotes
@@ -33,7 +30,7 @@ from outlive.simulation.process import Process
 from outlive.simulation.spec import WorldSpec
 
 if TYPE_CHECKING:
-    from outlive.base.clock import Clock
+    from outlive.base import Clock
     from outlive.simulation.hypervisors import SimHypervisor
     from outlive.simulation.stores import WorldStore
 
@@ -70,14 +67,14 @@ class OwnNetworks:
         self._zones: dict[str, dict[str, ZoneState]] = {}
         self._dhcp: dict[str, SimDhcp] = {}
         """Of each coordinator, what its daemon that began last has."""
-        self.changed = self._nobody_looks
+        self.changed = self._ignore_change
         self.managed = tuple(one for one in spec.networks if one.type == "managed")
         self.settings = LinkSettings(
             system_networks={name: SystemLink(device=CARDS[name]) for name in spec.system_networks},
             bridge_device=VLAN_CARD if any(one.type == "bridged" for one in spec.networks) else "",
         )
 
-    def _nobody_looks(self) -> None:
+    def _ignore_change(self) -> None:
         """What is called after every change of an address, until somebody says otherwise."""
 
     def add_host(self, host: SimHost) -> None:
@@ -87,12 +84,12 @@ class OwnNetworks:
         self.guards[name] = SimRoleGuard(self.kernels[name], host.machine)
         self._spools[name], self._zones[name] = LeaseSpool(), {}
 
-    def ended(self, host: str) -> None:
+    def handle_end(self, host: str) -> None:
         """The machine has ended: nothing of its network is left, whatever comes after."""
         self.guards[host].kill()
         self.kernels[host].boot()
 
-    def with_links(self, ports: NodePorts, host: SimHost, process: Process) -> NodePorts:
+    def add_links(self, ports: NodePorts, host: SimHost, process: Process) -> NodePorts:
         """The ports of a daemon, with its host's own network; a coordinator also serves as the primary."""
         name, machine, kernel = host.name, host.machine, self.kernels[host.name]
         links = LinkClient(kernel, process)
@@ -100,7 +97,7 @@ class OwnNetworks:
         if host.spec.mode != "coordinator" or not self._spec.primary_role:
             return ports
         guard = self.guards[name]
-        process.at_end = guard.daemon_ended
+        process.at_end = guard.handle_daemon_end
         dhcp = self._dhcp[name] = SimDhcp(self._spools[name], machine, process)
         served = ServicePorts(dhcp, SimNames(self._zones[name], process), SimFirewall(process), SimMetadata(process))
         services = HostServices(served, RoleGuardClient(guard, process), ServicesSettings())
@@ -113,15 +110,15 @@ class OwnNetworks:
         while self.managed:
             await clock.sleep(ASKS_S)
             for network in self.managed:
-                for vm, host, run_id, mac in self._interfaces(network.name):
-                    if not self.guests.address_of(network.name, mac, run_id) and self._networks.reaches(
+                for vm, host, run_id, mac in self._running_interfaces(network.name):
+                    if not self.guests.address_of(network.name, mac, run_id) and self._networks.can_reach(
                         Segment.VM, host
                     ):
-                        self._request(network.name, vm, run_id, mac)
+                        self._request_lease(network.name, vm, run_id, mac)
 
-    def _interfaces(self, network: str) -> Iterator[tuple[str, str, str, str]]:
+    def _running_interfaces(self, network: str) -> Iterator[tuple[str, str, str, str]]:
         """Of every guest that runs, and has an interface there: VM, host, run, MAC."""
-        for vm in self._store.all_of(VirtualMachine):
+        for vm in self._store.list_all(VirtualMachine):
             for host, hypervisor in self._hypervisors.items():
                 if not hypervisor.runs(vm.name):
                     continue
@@ -130,9 +127,9 @@ class OwnNetworks:
                     if port is not None and port.spec.network == network:
                         yield vm.name, host, hypervisor.domains[vm.name].run_id, port.spec.mac
 
-    def _request(self, network: str, vm: str, run_id: str, mac: str) -> None:
+    def _request_lease(self, network: str, vm: str, run_id: str, mac: str) -> None:
         """A guest asks everybody, and takes what is answered first."""
-        answering = {one.address: one.mac for one in self.in_use(network)}
+        answering = {one.address: one.mac for one in self.used_addresses(network)}
         for host, dhcp in self._dhcp.items():
             if network in dhcp.servers and self._serves(host, dhcp, network):
                 own = {one for one, owner in answering.items() if owner == mac}
@@ -145,11 +142,11 @@ class OwnNetworks:
 
     def _serves(self, host: str, dhcp: SimDhcp, network: str) -> bool:
         sim, served = self._hosts[host], dhcp.servers[network].network
-        present = self.kernels[host].addresses(served.bridge)
+        present = self.kernels[host].list_addresses(served.bridge)
         is_there = all(subnet.interface in present for subnet in served.subnets)
-        return dhcp.alive and sim.lives and not sim.paused and is_there and self._networks.reaches(Segment.VM, host)
+        return dhcp.alive and sim.lives and not sim.paused and is_there and self._networks.can_reach(Segment.VM, host)
 
-    def in_use(self, network: str) -> list[GivenAddress]:
+    def used_addresses(self, network: str) -> list[GivenAddress]:
         """What guests of the network have that run."""
-        running = {mac: run_id for _, _, run_id, mac in self._interfaces(network)}
-        return [one for one in self.guests.each(network) if running.get(one.mac) == one.run_id]
+        running = {mac: run_id for _, _, run_id, mac in self._running_interfaces(network)}
+        return [one for one in self.guests.list_leases(network) if running.get(one.mac) == one.run_id]

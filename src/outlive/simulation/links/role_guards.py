@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from outlive.base.deadline import set_within
-from outlive.base.errors import Unavailable
-from outlive.node.role_addresses import Place
+from outlive.base import Unavailable, set_within
+from outlive.node import Place
 from outlive.simulation.links.kernel import CALL_S, SimKernel
 from outlive.simulation.machines import Machine
 from outlive.simulation.process import Process, go
@@ -55,14 +54,14 @@ class SimRoleGuard:
         if self.process is not None:
             self.process.kill()
 
-    def pace(self, stands: bool) -> None:
+    def handle_pace(self, stands: bool) -> None:
         """Its host stands still, or goes on."""
         if self.process is not None and self.process.alive:
             (self.process.halt if stands else self.process.go_on)()
 
     def extend(self, seconds: float) -> None:
         """Wait so long from now."""
-        self._until_s = self._now() + seconds
+        self._until_s = self._read_boot_clock() + seconds
         self._woken.set()
 
     def hold(self, place: Place) -> None:
@@ -75,7 +74,7 @@ class SimRoleGuard:
         self.noted.pop(place, None)
         self._holds.pop(place, None)
 
-    def daemon_ended(self) -> None:
+    def handle_daemon_end(self) -> None:
         """Take everything back now: so does the process, and so does the service manager by the file."""
         self._orphaned = True
         self._woken.set()
@@ -85,25 +84,25 @@ class SimRoleGuard:
     async def _clear(self, boot_id: str) -> None:
         await asyncio.sleep(START_S)
         if self._machine.running and self._machine.boot_id == boot_id and self._orphaned:
-            self._take_back(self.noted)
+            self._remove_addresses(self.noted)
             self.noted.clear()
 
-    def _now(self) -> float:
-        return self._machine.clock.instants().boot_s
+    def _read_boot_clock(self) -> float:
+        return self._machine.clock.read_clocks().boot_s
 
     async def _watch(self) -> None:
         await asyncio.sleep(START_S)
         while not self._orphaned:
             self._woken.clear()
-            left_s = self._until_s - self._now()
+            left_s = self._until_s - self._read_boot_clock()
             if left_s <= 0:
-                self._take_back(self._holds)
+                self._remove_addresses(self._holds)
                 await self._woken.wait()
             else:
                 await set_within(self._woken, max(left_s, CALL_S))
-        self._take_back(self._holds)
+        self._remove_addresses(self._holds)
 
-    def _take_back(self, places: dict[Place, None]) -> None:
+    def _remove_addresses(self, places: dict[Place, None]) -> None:
         for device, address in places:
             self._kernel.remove_address(device, address)
         if places is self._holds:
@@ -132,7 +131,7 @@ class RoleGuardClient:
         self._check()
         self._guard.hold((device, address))
 
-    async def leftovers(self) -> Sequence[tuple[str, str]]:
+    async def list_leftovers(self) -> Sequence[tuple[str, str]]:
         """As ``RoleGuardPort``."""
         self._process.check()
         return tuple(self._guard.noted)
@@ -145,7 +144,7 @@ class RoleGuardClient:
     async def close(self) -> None:
         """As ``RoleGuardPort``."""
         self._process.check()
-        self._guard.daemon_ended()
+        self._guard.handle_daemon_end()
 
     def _check(self) -> None:
         self._process.check()

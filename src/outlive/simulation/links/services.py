@@ -12,12 +12,17 @@ import ipaddress
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from outlive.base.deadline import set_within
-from outlive.base.hashes import stable_hash
-from outlive.node.ports.services import AnswerCaller
-from outlive.node.services.dhcp import LeaseChange, ServedLease, needs_restart
-from outlive.node.services.served_networks import ServedNetwork
-from outlive.node.services.zones import ZoneChange, ZoneRecord, ZoneState
+from outlive.base import set_within, stable_hash
+from outlive.node.ports import AnswerCaller
+from outlive.node.services import (
+    LeaseChange,
+    ServedLease,
+    ServedNetwork,
+    ZoneChange,
+    ZoneRecord,
+    ZoneState,
+    needs_restart,
+)
 from outlive.simulation.machines import Machine
 from outlive.simulation.process import Process
 
@@ -109,7 +114,7 @@ class SimDhcp:
         await asyncio.sleep(STOP_S)
         self._process.check()
 
-    def failures(self) -> Mapping[str, str]:
+    def list_failures(self) -> Mapping[str, str]:
         """None."""
         return {}
 
@@ -151,7 +156,7 @@ class SimNames:
         await asyncio.sleep(STOP_S)
         self._process.check()
 
-    def failure(self) -> str:
+    def explain_failure(self) -> str:
         """None."""
         return ""
 
@@ -214,7 +219,7 @@ class SimMetadata:
         """As ``MetadataPort``."""
         self._process.check()
 
-    def failures(self) -> Mapping[str, str]:
+    def list_failures(self) -> Mapping[str, str]:
         """None."""
         return {}
 
@@ -246,6 +251,6 @@ class GuestLeases:
         """A guest was given this."""
         self._given[given.network, given.mac] = given
 
-    def each(self, network: str) -> Iterator[GivenAddress]:
+    def list_leases(self, network: str) -> Iterator[GivenAddress]:
         """Of every interface of a network that was given one."""
         return (one for one in self._given.values() if one.network == network)

@@ -13,12 +13,20 @@ from collections.abc import Mapping
 from ipaddress import ip_network
 from typing import Final, NamedTuple
 
-from outlive.network.names import CLUSTER_ROUTER, LOCALNET, TOPOLOGY_KEY
-from outlive.network.operations import PORTS, ROUTER_PORTS, Columns, Rows
-from outlive.network.owners import external_ids
-from outlive.network.ports import Binding
-from outlive.network.reach import ZoneRows, find_arrivals
-from outlive.network.routes import HypervisorNetwork, NetworkZone
+from outlive.network import (
+    CLUSTER_ROUTER,
+    LOCALNET,
+    PORTS,
+    ROUTER_PORTS,
+    TOPOLOGY_KEY,
+    Columns,
+    HypervisorNetwork,
+    NetworkZone,
+    Rows,
+    ZoneRows,
+    external_ids,
+    find_arrivals,
+)
 from outlive.simulation.network.ovn import SimulatedOvn
 
 ZONE: Final = "global"
@@ -36,10 +44,10 @@ class PacketDestination(NamedTuple):
     """It passes the cluster router; else it comes from a neighbour on the port's switch."""
 
 
-def hears(ovn: SimulatedOvn, chassis: str, port: str) -> bool:
+def passes_packets(ovn: SimulatedOvn, chassis: str, port: str) -> bool:
     """Whether the flows of a chassis let packets of the port pass: it is bound there, enabled, and does not wait."""
     one = ovn.chassis[chassis]
-    row, binding = _row(one.flows.rows, port), one.flows.bindings.get(port)
+    row, binding = _find_port_row(one.flows.rows, port), one.flows.bindings.get(port)
     if row is None or binding is None or not _is_on(row):
         return False
     if binding.chassis == chassis:
@@ -62,30 +70,35 @@ class Senders:
         self._ovn = ovn
         self._zone: tuple[Rows, Mapping[str, ZoneRows]] = ({}, {})
 
-    def reach(self, chassis: str, port: str, delivery: PacketDestination) -> tuple[str, ...]:
+    def reached_addresses(self, chassis: str, port: str, delivery: PacketDestination) -> tuple[str, ...]:
         """Of the addresses, or the MAC where there are none, those whose packets get to the port on that chassis."""
         ovn = self._ovn
         wanted = delivery.addresses or (delivery.mac,)
-        row = _row(ovn.chassis[chassis].flows.rows, port)
+        row = _find_port_row(ovn.chassis[chassis].flows.rows, port)
         if row is not None and external_ids(row).get(TOPOLOGY_KEY) == LOCALNET:
             return wanted
-        if not ovn.chassis[chassis].registered or not _is_bound(ovn.bindings.get(port), chassis):
+        binding = ovn.bindings.get(port)
+        if not ovn.chassis[chassis].registered or binding is None:
             return ()
-        return tuple(one for one in wanted if port in self._arrivals(port, one, delivery))
+        if chassis not in (binding.chassis, *binding.additional_chassis):
+            return ()
+        return tuple(one for one in wanted if port in self._find_arrivals(port, one, delivery))
 
-    def _arrivals(self, port: str, address: str, delivery: PacketDestination) -> set[str]:
+    def _find_arrivals(self, port: str, address: str, delivery: PacketDestination) -> set[str]:
         rows = self._ovn.southbound
-        row = _row(rows, port)
+        row = _find_port_row(rows, port)
         switch = row.get("switch", "") if row is not None else ""
         if not delivery.routed:
             return {
                 str(one["name"])
                 for one in rows.get(PORTS, ())
-                if one.get("switch") == switch and _is_on(one) and _names(one, address)
+                if one.get("switch") == switch
+                and _is_on(one)
+                and any(address in text.split() for text in one.get("addresses", ()))
             }
-        return {one.port for one in find_arrivals(self._zones(rows), ZONE, address)}
+        return {one.port for one in find_arrivals(self._read_zones(rows), ZONE, address)}
 
-    def _zones(self, rows: Rows) -> Mapping[str, ZoneRows]:
+    def _read_zones(self, rows: Rows) -> Mapping[str, ZoneRows]:
         if self._zone[0] is not rows:
             self._zone = rows, {ZONE: ZoneRows(zone=zone_of(rows), rows=rows)}
         return self._zone[1]
@@ -107,17 +120,9 @@ def zone_of(rows: Rows) -> NetworkZone:
     )
 
 
-def _row(rows: Rows, port: str) -> Columns | None:
+def _find_port_row(rows: Rows, port: str) -> Columns | None:
     return next((row for row in rows.get(PORTS, ()) if row.get("name") == port), None)
 
 
 def _is_on(row: Columns) -> bool:
     return row.get("enabled") is not False and bool(row.get("addresses"))
-
-
-def _is_bound(binding: Binding | None, chassis: str) -> bool:
-    return binding is not None and chassis in (binding.chassis, *binding.additional_chassis)
-
-
-def _names(row: Columns, address: str) -> bool:
-    return any(address in text.split() for text in row.get("addresses", ()))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.errors import NotFound, OutliveError
+from outlive.base import Clock, NotFound, OutliveError
 from outlive.node.ports import CutPort, CutReport
 from outlive.simulation.network.databases import OvnClient
 from outlive.simulation.network.fabric import Fabric, chassis_of
@@ -31,7 +30,7 @@ class ProcessOvnClient(OvnClient):
         await clock.sleep(seconds)
         self._process.check()
 
-    def reaches(self) -> bool:
+    def is_reachable(self) -> bool:
         """As the base says."""
         return self._reaches()
 
@@ -53,12 +52,12 @@ class SimulatedHostSwitch:
     async def start(self) -> None:
         """It is there."""
 
-    async def chassis(self) -> str:
+    async def read_chassis(self) -> str:
         """As the fabric names it."""
         self._process.check()
         return chassis_of(self._host)
 
-    async def devices(self) -> dict[str, str]:
+    async def read_devices(self) -> dict[str, str]:
         """None: nobody sends frames here."""
         return {}
 
@@ -117,10 +116,10 @@ class SplitCuts(CutPort):
             unanswered=failed[0].message if failed else "",
         )
 
-    async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+    async def wait_isolated(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         """As ``CutPort``."""
         disks, ports = self._split(scope)
-        return (*await self._disks.barrier(disks), *(await self._ports.barrier(ports) if ports else ()))
+        return (*await self._disks.wait_isolated(disks), *(await self._ports.wait_isolated(ports) if ports else ()))
 
     async def lift(self, host: str, epoch: int) -> None:
         """As ``CutPort``; both are asked before the first that fails is told of."""
@@ -135,13 +134,13 @@ class SplitCuts(CutPort):
         if failed:
             raise failed[0]
 
-    async def hosts(self) -> Mapping[str, int]:
+    async def list_hosts(self) -> Mapping[str, int]:
         """As ``CutPort``; one that does not answer hides nothing of the other."""
         found: dict[str, int] = {}
         failed: list[OutliveError] = []
         for part in (self._disks, self._ports):
             try:
-                for host, through in (await part.hosts()).items():
+                for host, through in (await part.list_hosts()).items():
                     found[host] = min(through, found.get(host, through))
             except OutliveError as error:
                 failed.append(error)

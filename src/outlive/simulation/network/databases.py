@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from typing import Final
 
-from outlive.base.clock import Clock
-from outlive.base.errors import Conflict, LimitExceeded, Refused, Unavailable, Unknown
-from outlive.base.random import Random
-from outlive.network.changes import ChangeBatches, ChangeReader, row_names
-from outlive.network.operations import LIMIT, PORTS, SWITCHES, Op, Rows, apply, find, is_same_row, needed
-from outlive.network.ports import Applied, Binding, Chassis, OvnFeatures, Plan, Receipt, Scope
-from outlive.network.scopes import scoped_rows
-from outlive.network.versions import ovn_features
+from outlive.base import Clock, Conflict, LimitExceeded, Random, Refused, Unavailable, Unknown
+from outlive.network import (
+    LIMIT,
+    PORTS,
+    SWITCHES,
+    Applied,
+    Binding,
+    ChangeBatches,
+    ChangeReader,
+    Chassis,
+    Op,
+    OvnFeatures,
+    Plan,
+    Receipt,
+    Rows,
+    Scope,
+    apply,
+    find,
+    is_same_row,
+    needed_ops,
+    ovn_features,
+    row_names,
+    scoped_rows,
+)
 from outlive.simulation.network.ovn import OvnFault, SimulatedOvn
 
 TRIES: Final = 5
@@ -26,7 +42,7 @@ class OvnClient:
         """Wait for so long; does not return where the process ended meanwhile."""
         await clock.sleep(seconds)
 
-    def reaches(self) -> bool:
+    def is_reachable(self) -> bool:
         """Whether the databases are reached from where it runs."""
         return True
 
@@ -53,7 +69,7 @@ class SimulatedNorthbound:
         """Hear of no changes any more."""
         self._ovn.listeners.remove(self._note)
 
-    async def rows(self, scope: Scope = Scope()) -> Rows:
+    async def read_rows(self, scope: Scope = Scope()) -> Rows:
         """See the protocol."""
         await self._travel()
         return scoped_rows(self._ovn.rows, scope)
@@ -64,10 +80,10 @@ class SimulatedNorthbound:
         for _ in range(TRIES):
             await self._travel()
             read = apply(self._ovn.rows, ())
-            ops = list(plan(scoped_rows(read, scope), self.features()))
+            ops = list(plan(scoped_rows(read, scope), self.read_features()))
             if len(ops) > LIMIT:
                 raise LimitExceeded(f"a plan of {len(ops)} operations is too large: {LIMIT} are the limit")
-            effective = needed(read, ops)
+            effective = needed_ops(read, ops)
             if not effective:
                 return Receipt(nb_cfg=self._ovn.nb_cfg if numbered else 0)
             await self._travel()
@@ -76,7 +92,7 @@ class SimulatedNorthbound:
                 raise Unknown("the connection was lost before the commit")
             if fault == OvnFault.CRASH_BEFORE:
                 self._process.crash()
-            if fault == OvnFault.OVERTAKEN or _touched(read, ops) != _touched(self._ovn.rows, ops):
+            if fault == OvnFault.OVERTAKEN or _find_touched(read, ops) != _find_touched(self._ovn.rows, ops):
                 continue
             try:
                 number = self._ovn.commit(effective, self, numbered)
@@ -95,29 +111,29 @@ class SimulatedNorthbound:
         self._ovn.nb_cfg = max(self._ovn.nb_cfg, beyond)
         return Receipt(nb_cfg=self._ovn.commit([], self))
 
-    async def applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:
+    async def wait_applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:
         """See the protocol."""
         end = self._clock.monotonic() + limit_s
         while True:
             await self._travel()
             if self._ovn.defer is None:
                 self._ovn.catch_up()
-            reports = {one.name: one.nb_cfg for one in self._ovn.registered()}
+            reports = {one.name: one.nb_cfg for one in self._ovn.list_chassis()}
             behind = tuple(sorted(name for name in on if reports.get(name, -1) < receipt.nb_cfg))
             done = not behind and not self._ovn.faults.northd_down
             if done or receipt.nb_cfg <= 0 or self._clock.monotonic() >= end:
                 return Applied(done=done or receipt.nb_cfg <= 0, behind=behind)
             await self._clock.sleep(POLL_S)
 
-    def features(self) -> OvnFeatures:
+    def read_features(self) -> OvnFeatures:
         """See the protocol."""
         return ovn_features(self._ovn.version)
 
-    def changes(self) -> AsyncIterator[frozenset[str]]:
+    def watch_changes(self) -> AsyncIterator[frozenset[str]]:
         """See the protocol."""
-        return _delayed(self._changes.read(), self._clock, self._ovn)
+        return _delay_changes(self._changes.read(), self._clock, self._ovn)
 
-    def healthy(self) -> str:
+    def explain_unhealthy(self) -> str:
         """See the protocol."""
         return "there is no connection" if self._ovn.faults.northbound_down else ""
 
@@ -134,7 +150,7 @@ class SimulatedNorthbound:
     async def _travel(self) -> None:
         faults = self._ovn.faults
         await self._process.travel(self._clock, self._random.uniform(*faults.latency_s))
-        if faults.northbound_down or not self._process.reaches():
+        if faults.northbound_down or not self._process.is_reachable():
             raise Unavailable("the northbound database does not answer")
 
 
@@ -159,15 +175,15 @@ class SimulatedSouthbound:
     def _note(self, port: str) -> None:
         self._changes.publish(frozenset({port}) if port else frozenset())
 
-    async def binding(self, port: str) -> Binding | None:
+    async def read_binding(self, port: str) -> Binding | None:
         """See the protocol."""
         await self._travel()
         return self._ovn.bindings.get(port)
 
-    async def chassis(self) -> list[Chassis]:
+    async def list_chassis(self) -> list[Chassis]:
         """See the protocol."""
         await self._travel()
-        return self._ovn.registered()
+        return self._ovn.list_chassis()
 
     async def mac_bindings(self, address: str) -> list[str]:
         """See the protocol."""
@@ -180,29 +196,29 @@ class SimulatedSouthbound:
         if name in self._ovn.chassis:
             self._ovn.forget(name)
 
-    def healthy(self) -> str:
+    def explain_unhealthy(self) -> str:
         """See the protocol."""
         return "there is no connection" if self._ovn.faults.southbound_down else ""
 
-    def changes(self) -> AsyncIterator[frozenset[str]]:
+    def watch_changes(self) -> AsyncIterator[frozenset[str]]:
         """See the protocol."""
-        return _delayed(self._changes.read(), self._clock, self._ovn)
+        return _delay_changes(self._changes.read(), self._clock, self._ovn)
 
     async def _travel(self) -> None:
         faults = self._ovn.faults
         await self._process.travel(self._clock, self._random.uniform(*faults.latency_s))
-        if faults.southbound_down or not self._process.reaches():
+        if faults.southbound_down or not self._process.is_reachable():
             raise Unavailable("the southbound database does not answer")
 
 
-async def _delayed(reader: ChangeReader, clock: Clock, ovn: SimulatedOvn) -> AsyncIterator[frozenset[str]]:
+async def _delay_changes(reader: ChangeReader, clock: Clock, ovn: SimulatedOvn) -> AsyncIterator[frozenset[str]]:
     async for names in reader:
         if ovn.faults.event_delay_s > 0:
             await clock.sleep(ovn.faults.event_delay_s)
         yield names
 
 
-def _touched(rows: Rows, ops: list[Op]) -> list[object]:
+def _find_touched(rows: Rows, ops: list[Op]) -> list[object]:
     """What the operations find, and the ports of switches that go."""
     found = [(op, find(rows.get(op.table, []), op.where)) for op in ops]
     gone = {row["name"] for op, ones in found for row in ones if op.table == SWITCHES and op.op == "DeleteWhere"}

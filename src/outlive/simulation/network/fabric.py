@@ -11,14 +11,13 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from outlive.base.random import Random
+from outlive.base import Random
 from outlive.node.ports import DomainState
-from outlive.resources import VirtualMachinePort
-from outlive.resources.networks import PortMode, interface_id
-from outlive.runtime.virtual import outside_parts
+from outlive.resources import PortMode, VirtualMachinePort, interface_id
+from outlive.runtime import outside_parts
 from outlive.simulation.hypervisors import SimDomain, SimHypervisor
-from outlive.simulation.network.answers import PacketDestination, Senders, hears, is_installed
-from outlive.simulation.network.ovn import InstalledFlows, OvnBackup, SimulatedOvn
+from outlive.simulation.network.answers import PacketDestination, Senders, is_installed, passes_packets
+from outlive.simulation.network.ovn import OvnBackup, SimulatedOvn
 from outlive.simulation.networks import Networks, Segment
 
 LAG_S: Final = (0.002, 0.05)
@@ -103,7 +102,7 @@ class Fabric:
         """The VM whose interface that is, by the id in its definition or on any host; empty: none."""
         return self._vms.get(interface, "")
 
-    def domain_changed(self, host: str, vm: str) -> None:
+    def update_domain(self, host: str, vm: str) -> None:
         """Plug and unplug what its domain there has now; one that was received is announced once it runs."""
         if vm not in self._ports:
             return
@@ -140,7 +139,7 @@ class Fabric:
 
     # What chassis follow
 
-    def booted(self, host: str) -> None:
+    def handle_boot(self, host: str) -> None:
         """The kernel has started; its ovn-controller follows."""
 
         def start() -> None:
@@ -150,7 +149,7 @@ class Fabric:
 
         asyncio.get_running_loop().call_later(STARTS_S, start, context=outside_parts())
 
-    def lost_power(self, host: str) -> None:
+    def handle_power_loss(self, host: str) -> None:
         """The machine has ended."""
         self._up.pop(host, None)
         self.stopped.discard(host)
@@ -158,7 +157,7 @@ class Fabric:
             del self._plugged[key]
         self.ovn.kill(chassis_of(host))
 
-    def stands_still(self, host: str) -> None:
+    def handle_pause(self, host: str) -> None:
         """Everything on the host stands still, or goes on."""
         if self._hypervisors[host].paused:
             self.refresh(host)
@@ -171,7 +170,7 @@ class Fabric:
             return
         chassis = chassis_of(host)
         runs = host not in self.stopped and not self._hypervisors[host].paused
-        if runs and self._networks.reaches(Segment.STORE, host):
+        if runs and self._networks.can_reach(Segment.STORE, host):
             if not self.ovn.chassis[chassis].alive:
                 self.ovn.revive(chassis)
         else:
@@ -179,25 +178,17 @@ class Fabric:
 
     # Who answers
 
-    def answering(self, vm: str, hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Of these hosts those whose running domain of it answers at all, and where: address, or MAC without any."""
-        found = {}
-        for host in hosts:
-            if at := tuple(one for port in self._ports.get(vm, ()) for one in self.answers(host, port)):
-                found[host] = at
-        return found
-
-    def answers(self, host: str, port: FabricPort) -> tuple[str, ...]:
+    def answered_addresses(self, host: str, port: FabricPort) -> tuple[str, ...]:
         """Addresses of the port, or its MAC where it has none, at which the host's running domain answers others."""
         hypervisor, own = self._hypervisors[host], interface_id(port.interface, port.mode, host)
         domain, chassis = hypervisor.domains.get(port.vm), chassis_of(host)
         if domain is None or own not in domain.ports or not hypervisor.runs(port.vm):
             return ()
-        if not self._networks.reaches(Segment.VM, host) or not hears(self.ovn, chassis, own):
+        if not self._networks.can_reach(Segment.VM, host) or not passes_packets(self.ovn, chassis, own):
             return ()
-        return self._senders.reach(chassis, own, self.delivery(port))
+        return self._senders.reached_addresses(chassis, own, self.packet_destination(port))
 
-    def delivery(self, port: FabricPort) -> PacketDestination:
+    def packet_destination(self, port: FabricPort) -> PacketDestination:
         """What packets for the port are addressed to."""
         found = self._find_port(port.name)
         addresses = found.status.addresses if found is not None else ()
@@ -206,10 +197,6 @@ class Fabric:
     def is_installed(self, host: str, interface: str) -> bool:
         """Whether the host's own switch has flows for its interface."""
         return is_installed(self.ovn, chassis_of(host), interface)
-
-    def flows(self, host: str) -> InstalledFlows:
-        """What the host's switch works by."""
-        return self.ovn.chassis[chassis_of(host)].flows
 
 
 def chassis_of(host: str) -> str:

@@ -14,21 +14,23 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.network.names import CLUSTER_ROUTER, ID_KEY
-from outlive.network.operations import (
+from outlive.network import (
+    CLUSTER_ROUTER,
     DHCP,
+    ID_KEY,
     POLICIES,
     PORTS,
     ROUTER_PORTS,
     ROUTERS,
     ROUTES,
     SWITCHES,
+    Binding,
+    Chassis,
     Columns,
     Op,
     Rows,
     apply,
 )
-from outlive.network.ports import Binding, Chassis
 
 VERSION: Final = "25.03.0-20.41.0-77.6"
 REQUESTED: Final = "requested-chassis"
@@ -149,7 +151,7 @@ class SimulatedOvn:
         self._replace(after, writer)
         return self.nb_cfg
 
-    def backup(self) -> OvnBackup:
+    def make_backup(self) -> OvnBackup:
         """The northbound database of now, to restore it later."""
         return OvnBackup(apply(self.rows, ()), self.nb_cfg)
 
@@ -249,7 +251,7 @@ class SimulatedOvn:
         for listener in list(self.flow_listeners):
             listener()
 
-    def registered(self) -> list[Chassis]:
+    def list_chassis(self) -> list[Chassis]:
         """All chassis that have a row."""
         found = (
             Chassis(name=one.name, hostname=one.hostname or one.name, nb_cfg=one.nb_cfg, encap_ip=one.encap_ip)
@@ -281,7 +283,8 @@ class SimulatedOvn:
         if not one.alive or self.faults.southbound_down:
             return
         one.nb_cfg, one.flows = self._translated, InstalledFlows(rows=self.southbound, bindings=self.bindings)
-        one.activated = {port for port in one.activated if one.name in _additional(self.bindings.get(port))}
+        bound = {port: self.bindings.get(port) for port in one.activated}
+        one.activated = {port for port, found in bound.items() if found and one.name in found.additional_chassis}
         for listener in list(self.flow_listeners):
             listener()
 
@@ -295,8 +298,9 @@ class SimulatedOvn:
         if old is None:
             self._keys += 1
             old = Binding(port=port, datapath=row.get("switch", ""), tunnel_key=self._keys)
-        requested = self._requested(row)
-        plugged = [one for one in self._plugged.get(port, []) if self._lives(one)]
+        by_host = {one.hostname: one.name for one in self.chassis.values() if one.hostname}
+        requested = [by_host.get(one, one) for one in row.get("options", {}).get(REQUESTED, "").split(",") if one]
+        plugged = [one for one in self._plugged.get(port, []) if one in self.chassis and self.chassis[one].alive]
         # a dead chassis keeps what it has, as long as it has a row
         kept = [one for one in (old.chassis, *old.additional_chassis) if one and self._is_dead(one)]
         bound = [one for one in requested if one in plugged or one in kept]
@@ -321,17 +325,8 @@ class SimulatedOvn:
         self._set(new)
         return True
 
-    def _lives(self, chassis: str) -> bool:
-        return chassis in self.chassis and self.chassis[chassis].alive
-
     def _is_dead(self, chassis: str) -> bool:
         return chassis in self.chassis and self.chassis[chassis].registered and not self.chassis[chassis].alive
-
-    def _requested(self, row: Columns) -> list[str]:
-        """The chassis that the port requests, by name or by host name."""
-        text = row.get("options", {}).get(REQUESTED, "")
-        named = {one.hostname: one.name for one in self.chassis.values() if one.hostname}
-        return [named.get(one, one) for one in text.split(",") if one]
 
     def _set(self, binding: Binding) -> None:
         self.bindings = {**self.bindings, binding.port: binding}
@@ -340,7 +335,3 @@ class SimulatedOvn:
         for port in ports:
             for listener in list(self.binding_listeners):
                 listener(port)
-
-
-def _additional(binding: Binding | None) -> tuple[str, ...]:
-    return binding.additional_chassis if binding is not None else ()

@@ -16,8 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
-from outlive.runtime.units import Duration
-from outlive.runtime.virtual import outside_parts
+from outlive.runtime import Duration, outside_parts
 
 Act = Callable[..., Awaitable[None] | None]
 F = TypeVar("F", bound=Act)
@@ -56,13 +55,13 @@ class Verb(NamedTuple):
         """Do it to the world, or to each of these hosts, with arguments as a timeline names them."""
         wires = {field.encode_name: field.name for field in msgspec.structs.fields(self.arguments)}
         arguments = {wires[name]: value for name, value in given.items() if not (self.each_host and name in WHERE)}
-        for host in [(one,) for one in world.named(hosts)] if self.each_host else [()]:
+        for host in [(one,) for one in world.find_hosts(hosts)] if self.each_host else [()]:
             done = self.act(world, *host, **arguments)
             if done is not None:
                 await done
 
 
-def verb(word: str, sentence: str, table: dict[str, Verb] = VERBS) -> Callable[[F], F]:
+def register_verb(word: str, sentence: str, table: dict[str, Verb] = VERBS) -> Callable[[F], F]:
     """Enter a verb into the table; each kind of world has its own."""
 
     def enter(act: F) -> F:
@@ -91,7 +90,7 @@ def _wire(name: str) -> str:
     return "".join([first, *(word.title() for word in rest)])
 
 
-def after(seconds: Duration | None, then: Callable[[], object]) -> None:
+def call_after(seconds: Duration | None, then: Callable[[], object]) -> None:
     """Call ``then`` after so long, if a time is given."""
     if seconds:
         asyncio.get_running_loop().call_later(seconds, then, context=outside_parts())

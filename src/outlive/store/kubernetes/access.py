@@ -23,11 +23,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from outlive.base.clock import Clock, as_instant
-from outlive.base.duration import duration_of_flag
-from outlive.base.errors import BadInput, Forbidden, Unavailable
-from outlive.base.logging import get_logger
-from outlive.resources.yaml_documents import YamlLimits, read_yaml
+from outlive.base import BadInput, Clock, Forbidden, Unavailable, as_instant, duration_of_flag, get_logger
+from outlive.resources import YamlLimits, read_yaml
 from outlive.store.rest import RequestCredentials
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -50,11 +47,11 @@ _UNSUPPORTED: Final = {
 _log = get_logger("store.kubernetes")
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+class _KubeconfigPart(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     """A part of a kubeconfig; what is not read of it is left to others."""
 
 
-class _Cluster(_Part, frozen=True, kw_only=True):
+class _Cluster(_KubeconfigPart, frozen=True, kw_only=True):
     server: str = ""
     certificate_authority: str = ""
     certificate_authority_data: str = ""
@@ -78,7 +75,7 @@ class ExecPlugin(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     install_hint: str = ""
 
 
-class _User(_Part, frozen=True, kw_only=True):
+class _KubeconfigUser(_KubeconfigPart, frozen=True, kw_only=True):
     token: str = ""
     token_file: str = msgspec.field(default="", name="tokenFile")
     client_certificate: str = ""
@@ -91,7 +88,7 @@ class _User(_Part, frozen=True, kw_only=True):
     act_as_groups: tuple[str, ...] = msgspec.field(default=(), name="as-groups")
 
 
-class _Context(_Part, frozen=True, kw_only=True):
+class _Context(_KubeconfigPart, frozen=True, kw_only=True):
     cluster: str = ""
     user: str = ""
 
@@ -140,18 +137,18 @@ class AccessOverrides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             changes["tls_server_name"] = self.tls_server_name
         if self.insecure_skip_tls_verify or self.certificate_authority:
             changes["insecure_skip_tls_verify"] = self.insecure_skip_tls_verify
-            changes["certificate_authority"] = _absolute(self.certificate_authority)
+            changes["certificate_authority"] = _absolute_path(self.certificate_authority)
             changes["certificate_authority_data"] = ""
         return msgspec.structs.replace(cluster, **changes)
 
-    def change_user(self, user: _User) -> _User:
+    def change_user(self, user: _KubeconfigUser) -> _KubeconfigUser:
         """The user by these options."""
         changes: dict[str, Any] = {}
         if self.token:
             changes |= {"token": self.token, "token_file": "", "exec": None}
         for name in ("client_certificate", "client_key"):
             if file := getattr(self, name):
-                changes |= {name: _absolute(file), f"{name}_data": ""}
+                changes |= {name: _absolute_path(file), f"{name}_data": ""}
         for name in ("act_as", "act_as_uid", "act_as_groups"):
             if value := getattr(self, name):
                 changes[name] = value
@@ -165,7 +162,7 @@ class Impersonation(NamedTuple):
     uid: str = ""
     groups: tuple[str, ...] = ()
 
-    def headers(self) -> list[tuple[str, str]]:
+    def build_headers(self) -> list[tuple[str, str]]:
         """Of a request; each group has a header of its own."""
         found = [("Impersonate-User", self.user), *(("Impersonate-Group", one) for one in self.groups)]
         return [*found, *([("Impersonate-Uid", self.uid)] if self.uid else [])]
@@ -223,7 +220,7 @@ class ClusterAccess:
         self._granting = asyncio.Lock()
         self._tls: tuple[tuple[bytes, tuple[bytes, bytes] | None], ssl.SSLContext] | None = None
 
-    async def credentials(self, clock: Clock) -> RequestCredentials:
+    async def request_credentials(self, clock: Clock) -> RequestCredentials:
         """What the next request is sent with. ``Unavailable`` where a file or a plug-in gives nothing now."""
         token, certificate = self._token, self._certificate
         if self._plugin is not None:
@@ -240,14 +237,14 @@ class ClusterAccess:
             return RequestCredentials(dict(headers), self._trust(certificate))
         from multidict import CIMultiDict
 
-        return RequestCredentials(CIMultiDict(headers + self._act_as.headers()), self._trust(certificate))
+        return RequestCredentials(CIMultiDict(headers + self._act_as.build_headers()), self._trust(certificate))
 
     async def renew(self, refused: RequestCredentials, clock: Clock) -> bool:
         """True if others than the refused credentials are there now."""
         self._files.clear()
         if self._granted is not None and self._granted.token in refused.headers.get("Authorization", ""):
             self._granted = None
-        now = await self.credentials(clock)
+        now = await self.request_credentials(clock)
         return (now.headers, now.tls) != (refused.headers, refused.tls)
 
     def _read(self, path: Path) -> bytes:
@@ -270,10 +267,10 @@ class ClusterAccess:
         authority = self._read(self._authority) if isinstance(self._authority, Path) else self._authority or b""
         known = authority, certificate
         if self._tls is None or self._tls[0] != known:
-            self._tls = known, self._context(authority, certificate)
+            self._tls = known, self._tls_context(authority, certificate)
         return self._tls[1]
 
-    def _context(self, authority: bytes, certificate: tuple[bytes, bytes] | None) -> ssl.SSLContext:
+    def _tls_context(self, authority: bytes, certificate: tuple[bytes, bytes] | None) -> ssl.SSLContext:
         try:
             context = ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
         except (ssl.SSLError, UnicodeDecodeError) as error:
@@ -386,7 +383,7 @@ def cluster_access(
     named = kubeconfig or environ.get("KUBECONFIG", "")
     if not named and environ.get("KUBERNETES_SERVICE_HOST") and (SERVICE_ACCOUNT / "token").exists():
         _check_needs_no_file(context, overrides)
-        return in_cluster_access(environ, overrides=overrides)
+        return pod_access(environ, overrides=overrides)
     paths = [Path(one).expanduser() for one in named.split(os.pathsep) if one] or [Path("~/.kube/config").expanduser()]
     found = [path for path in paths if path.exists()]
     if found:
@@ -396,10 +393,12 @@ def cluster_access(
         raise BadInput("no such kubeconfig", place=place, remedy="give --kubeconfig FILE, or set KUBECONFIG")
     _check_needs_no_file(context, overrides)
     nowhere = _Kubeconfig(Path("--server"), {})
-    return _connect(overrides.change_cluster(_Cluster()), overrides.change_user(_User()), nowhere, nowhere, overrides)
+    return _connect(
+        overrides.change_cluster(_Cluster()), overrides.change_user(_KubeconfigUser()), nowhere, nowhere, overrides
+    )
 
 
-def in_cluster_access(
+def pod_access(
     environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT, overrides: AccessOverrides = AccessOverrides()
 ) -> ClusterAccess:
     """Access of a pod, by its service account."""
@@ -409,7 +408,7 @@ def in_cluster_access(
         _Cluster(server=f"https://{name}:{port}", certificate_authority=str(folder / "ca.crt"))
     )
     place = _Kubeconfig(folder / "token", {})
-    user = overrides.change_user(_User(token_file=place.path.name))
+    user = overrides.change_user(_KubeconfigUser(token_file=place.path.name))
     return _connect(cluster, user, place, place, overrides, later=True)
 
 
@@ -427,7 +426,7 @@ class _Kubeconfig:
         self.path = path
         self.document = document
 
-    def entry(self, plural: str, name: str) -> Any:
+    def find_entry(self, plural: str, name: str) -> Any:
         """The named entry of ``clusters``, ``users`` or ``contexts``; ``None``."""
         singular = plural.removesuffix("s")
         for one in self.document.get(plural) or ():
@@ -435,19 +434,19 @@ class _Kubeconfig:
                 return one.get(singular) or {}
         return None
 
-    def beside(self, name: str) -> Path:
+    def resolve_path(self, name: str) -> Path:
         return self.path.parent / Path(name).expanduser()
 
-    def pem(self, data: str, file: str, what: str) -> bytes:
+    def read_pem(self, data: str, file: str, what: str) -> bytes:
         """A certificate or key that is given, or in a file; empty: neither."""
         try:
             if data:
                 return base64.b64decode(data, validate=True)
-            return _file_bytes(self.beside(file)) if file else b""
+            return _file_bytes(self.resolve_path(file)) if file else b""
         except (binascii.Error, ValueError) as error:
             raise BadInput(f"{what}-data is no base64: {error}", place=str(self.path)) from None
         except OSError as error:
-            place = str(self.beside(file))
+            place = str(self.resolve_path(file))
             raise BadInput(f"{what} cannot be read: {error.strerror}", place=place, remedy="check the path") from None
 
 
@@ -457,23 +456,23 @@ def _from_kubeconfigs(files: list[_Kubeconfig], context: str, overrides: AccessO
     chosen = context or next((one for file in files if (one := file.document.get("current-context"))), "")
     used = _Context()
     if chosen:
-        used, _ = _entry(files, "contexts", str(chosen), _Context, place)
+        used, _ = _find_entry(files, "contexts", str(chosen), _Context, place)
     elif not (overrides.server or overrides.cluster):
         raise BadInput("has no current-context", place=place, remedy="kubectl config use-context NAME, or --context")
-    cluster, of_cluster, user, of_user = _Cluster(), files[0], _User(), files[0]
+    cluster, of_cluster, user, of_user = _Cluster(), files[0], _KubeconfigUser(), files[0]
     if name := overrides.cluster or used.cluster:
-        cluster, of_cluster = _entry(files, "clusters", name, _Cluster, place)
+        cluster, of_cluster = _find_entry(files, "clusters", name, _Cluster, place)
         if cluster.proxy_url:
             why, remedy = f"proxy-url of cluster {name!r} is not supported", "reach the server directly"
             raise BadInput(why, place=str(of_cluster.path), remedy=remedy)
     if name := overrides.user or used.user:
-        user, of_user = _entry(files, "users", name, _User, place)
+        user, of_user = _find_entry(files, "users", name, _KubeconfigUser, place)
     return _connect(overrides.change_cluster(cluster), overrides.change_user(user), of_cluster, of_user, overrides)
 
 
 def _connect(
     cluster: _Cluster,
-    user: _User,
+    user: _KubeconfigUser,
     of_cluster: _Kubeconfig,
     of_user: _Kubeconfig,
     overrides: AccessOverrides,
@@ -484,13 +483,13 @@ def _connect(
     if user.exec is not None and user.exec.api_version not in PLUGIN_VERSIONS:
         why = f"exec plug-in of {user.exec.api_version}"
         raise BadInput(f"{why} is not supported", place=str(of_user.path), remedy=f"use {PLUGIN_VERSIONS[0]}")
-    certificate = of_user.pem(user.client_certificate_data, user.client_certificate, "client-certificate")
-    key = of_user.pem(user.client_key_data, user.client_key, "client-key")
+    certificate = of_user.read_pem(user.client_certificate_data, user.client_certificate, "client-certificate")
+    key = of_user.read_pem(user.client_key_data, user.client_key, "client-key")
     if bool(certificate) != bool(key):
         raise BadInput("a client certificate needs its key, and a key its certificate", place=str(of_user.path))
-    authority: bytes | Path = of_cluster.beside(cluster.certificate_authority)
+    authority: bytes | Path = of_cluster.resolve_path(cluster.certificate_authority)
     if not later or cluster.certificate_authority_data or not cluster.certificate_authority:
-        authority = of_cluster.pem(
+        authority = of_cluster.read_pem(
             cluster.certificate_authority_data, cluster.certificate_authority, "certificate-authority"
         )
     if cluster.insecure_skip_tls_verify and authority:
@@ -503,7 +502,7 @@ def _connect(
         authority=authority or None,
         verify=not cluster.insecure_skip_tls_verify,
         token=user.token,
-        token_file=of_user.beside(user.token_file) if user.token_file and not user.token else None,
+        token_file=of_user.resolve_path(user.token_file) if user.token_file and not user.token else None,
         certificate=(certificate, key) if certificate else None,
         plugin=user.exec if not user.token else None,
         folder=of_user.path.parent,
@@ -524,13 +523,15 @@ def _address_of(cluster: _Cluster, secured: bool) -> str:
     return server
 
 
-def _absolute(file: str) -> str:
+def _absolute_path(file: str) -> str:
     return str(Path(file).absolute()) if file else ""
 
 
-def _entry(files: list[_Kubeconfig], plural: str, name: str, kind: type[Any], place: str) -> tuple[Any, _Kubeconfig]:
+def _find_entry(
+    files: list[_Kubeconfig], plural: str, name: str, kind: type[Any], place: str
+) -> tuple[Any, _Kubeconfig]:
     for file in files:
-        found = file.entry(plural, name)
+        found = file.find_entry(plural, name)
         if found is None:
             continue
         for key, remedy in _UNSUPPORTED.items() if plural == "users" else ():

@@ -13,9 +13,8 @@ from typing import Final
 
 import msgspec
 
-from outlive.base import errors, limits
-from outlive.base.errors import OutliveError, Throttled, Unavailable, Unknown
-from outlive.store.http_answers import Expired
+from outlive.base import OutliveError, Throttled, Unavailable, Unknown, errors, limits
+from outlive.store.http_answers import WatchExpired
 from outlive.store.troubles import StoreFull
 
 FORBIDDEN_REMEDY: Final = "give the account that role: deploy/kubernetes has it"
@@ -29,8 +28,8 @@ _BY_REASON: Final[Mapping[str, tuple[type[OutliveError], str]]] = {
     "Forbidden": (errors.Forbidden, FORBIDDEN_REMEDY),
     "AlreadyExists": (errors.AlreadyExists, "choose another name, or replace it"),
     "Conflict": (errors.Conflict, "read it again and repeat"),
-    "Gone": (Expired, "list it again"),
-    "Expired": (Expired, "list it again"),
+    "Gone": (WatchExpired, "list it again"),
+    "Expired": (WatchExpired, "list it again"),
     "Invalid": (errors.Invalid, "see kubectl explain"),
     "BadRequest": (errors.BadInput, "see kubectl explain"),
     "MethodNotAllowed": (errors.Invalid, "is the server too old?"),
@@ -66,29 +65,29 @@ class _Cause(msgspec.Struct, frozen=True):
     field: str = ""
 
 
-class _Details(msgspec.Struct, frozen=True):
+class _StatusDetails(msgspec.Struct, frozen=True):
     name: str = ""
     kind: str = ""
     causes: tuple[_Cause, ...] = ()
     retry_after_s: float | None = msgspec.field(default=None, name="retryAfterSeconds")
 
 
-class _Status(msgspec.Struct, frozen=True):
+class _ApiStatus(msgspec.Struct, frozen=True):
     message: str = ""
     reason: str = ""
     code: int = 0
-    details: _Details | None = None
+    details: _StatusDetails | None = None
 
 
 def api_error(status: int, raw: bytes, *, writing: bool) -> OutliveError:
     """The error that an answer of this status means; of an event in a watch (status 0) its own code counts."""
     try:
-        body = msgspec.json.decode(raw, type=_Status)
+        body = msgspec.json.decode(raw, type=_ApiStatus)
     except msgspec.DecodeError:
-        body = _Status(message=raw[: limits.ERROR_BODY_BYTES].decode("utf-8", "replace").strip())
+        body = _ApiStatus(message=raw[: limits.ERROR_BODY_BYTES].decode("utf-8", "replace").strip())
     status = status or body.code
     text = body.message[: limits.ERROR_BODY_BYTES] or f"the API server answered {status}"
-    details = body.details or _Details()
+    details = body.details or _StatusDetails()
     for words, error, remedy in _BY_TEXT:
         if words in text:
             return error(text, remedy=remedy)

@@ -13,10 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import NotFound, Refused, Unavailable
-from outlive.base.phrases import listing
-from outlive.resources import API_VERSION, KINDS, VERSION
-from outlive.resources.schema import crds
+from outlive.base import NotFound, Refused, Unavailable, join_parts
+from outlive.resources import API_VERSION, KINDS, VERSION, build_crds
 from outlive.store.kubernetes.answers import CRDS_REMEDY
 from outlive.store.kubernetes.store import KubernetesStore
 
@@ -33,12 +31,12 @@ class _Version(msgspec.Struct, frozen=True, rename="camel"):
     git_version: str = ""
 
 
-class _Served(msgspec.Struct, frozen=True):
+class _ServedKind(msgspec.Struct, frozen=True):
     name: str
 
 
 class _Resources(msgspec.Struct, frozen=True):
-    resources: tuple[_Served, ...] = ()
+    resources: tuple[_ServedKind, ...] = ()
 
 
 async def check_kinds_served(store: KubernetesStore) -> list[str]:
@@ -54,21 +52,22 @@ async def check_kinds_served(store: KubernetesStore) -> list[str]:
             raise
         raise Refused(f"the API server does not serve {API_VERSION}", remedy=CRDS_REMEDY) from None
     served = {one.name for one in msgspec.convert(answer, _Resources).resources}
-    wanted = {name for kind in KINDS.values() for name in _names(kind.info.plural, status=kind.has_status())}
+    wanted = {kind.info.plural for kind in KINDS.values()}
+    wanted |= {f"{kind.info.plural}/status" for kind in KINDS.values() if kind.has_status()}
     if missing := sorted(wanted - served):
         raise Refused(
-            f"the API server does not serve {listing(missing, most=NAMED)} of {API_VERSION}", remedy=CRDS_REMEDY
+            f"the API server does not serve {join_parts(missing, most=NAMED)} of {API_VERSION}", remedy=CRDS_REMEDY
         )
     lacking, unknown = list[str](), list[str]()
-    for ours in crds():
+    for ours in build_crds():
         theirs = await store.call("GET", f"{CRDS_PATH}/{ours['metadata']['name']}")
         plural = ours["spec"]["names"]["plural"]
-        wanted_schema, found = _schema(ours), _schema(theirs)
-        lacking += (f"{plural}{path}" for path in fields_lacking(wanted_schema, found))
-        unknown += (f"{plural}{path}" for path in fields_lacking(found, wanted_schema))
+        wanted_schema, found = _version_schema(ours), _version_schema(theirs)
+        lacking += (f"{plural}{path}" for path in missing_fields(wanted_schema, found))
+        unknown += (f"{plural}{path}" for path in missing_fields(found, wanted_schema))
     if lacking:
         raise Refused(
-            f"the kinds on the API server are of an older version, which would drop {listing(lacking, most=NAMED)}",
+            f"the kinds on the API server are of an older version, which would drop {join_parts(lacking, most=NAMED)}",
             remedy=CRDS_REMEDY,
         )
     return unknown
@@ -85,28 +84,24 @@ def check_version(version: _Version) -> None:
         )
 
 
-def fields_lacking(wanted: Mapping[str, Any], found: Mapping[str, Any], path: str = "") -> Iterator[str]:
+def missing_fields(wanted: Mapping[str, Any], found: Mapping[str, Any], path: str = "") -> Iterator[str]:
     """Paths of fields of a structural schema that another one would drop, such as ``.spec.fencing.address``."""
     if found.get("x-kubernetes-preserve-unknown-fields"):
         return
     there = found.get("properties", {})
     for name, schema in wanted.get("properties", {}).items():
         if name in there:
-            yield from fields_lacking(schema, there[name], f"{path}.{name}")
+            yield from missing_fields(schema, there[name], f"{path}.{name}")
         elif not isinstance(found.get("additionalProperties"), dict):
             yield f"{path}.{name}"
     for inner in ("items", "additionalProperties"):
         if isinstance(wanted.get(inner), dict) and isinstance(found.get(inner), dict):
-            yield from fields_lacking(wanted[inner], found[inner], f"{path}[]")
+            yield from missing_fields(wanted[inner], found[inner], f"{path}[]")
 
 
-def _schema(crd: Mapping[str, Any]) -> Mapping[str, Any]:
+def _version_schema(crd: Mapping[str, Any]) -> Mapping[str, Any]:
     """Of the version that is used here."""
     versions = crd["spec"]["versions"]
     found: Mapping[str, Any] = next((one for one in versions if one["name"] == VERSION), {})
     schema: Mapping[str, Any] = found.get("schema", {}).get("openAPIV3Schema", {})
     return schema
-
-
-def _names(plural: str, *, status: bool) -> tuple[str, ...]:
-    return (plural, f"{plural}/status") if status else (plural,)

@@ -18,19 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from outlive.base import limits
-from outlive.base.clock import Clock
-from outlive.base.errors import Invalid, OutliveError, Refused, Unavailable
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
-from outlive.resources import ObjectRef, R, Resource, find_kind
-from outlive.resources.codec import decode
+from outlive.base import Clock, Invalid, OutliveError, Random, Refused, Unavailable, get_logger, limits
+from outlive.resources import ObjectRef, R, Resource, decode, find_kind
 from outlive.store.contract import Change, Malformed, Synced, Upsert
-from outlive.store.http_answers import Remedies, WatchLine, change_of_line, decoded, lines_of
+from outlive.store.http_answers import Remedies, WatchLine, change_of_line, decode_answer, lines_of
 from outlive.store.kubernetes.answers import api_error
 from outlive.store.rest import RequestCredentials, RestStore
 from outlive.store.rules import check_document, check_metadata_patch, encode_checked, kind_of
-from outlive.store.tables import understood
+from outlive.store.tables import decode_stored
 from outlive.store.troubles import StoreTroubles
 
 if TYPE_CHECKING:
@@ -145,11 +140,11 @@ class KubernetesStore(RestStore):
     async def call(self, method: str, path: str, document: object = None, media_type: str = "application/json") -> Any:
         """What the server answers to a request about any object, of whatever group; errors as of every other call."""
         body = None if document is None else msgspec.json.encode(document)
-        return decoded(Any, await self._call(method, path, body=body, content_type=media_type))
+        return decode_answer(Any, await self._call(method, path, body=body, content_type=media_type))
 
     def path_of(self, kind: type[Resource], key: str) -> str:
         """Where an object is, for ``call``; ``NotFound`` for a key that no object of the kind has."""
-        return self._path(kind, key)
+        return self._resource_path(kind, key)
 
     def _serves(self, kind: type[Resource]) -> bool:
         return find_kind(kind.info.api_version, kind.kind()) is kind
@@ -166,21 +161,21 @@ class KubernetesStore(RestStore):
         try:
             answer = await super()._call(method, path, parameters, body=body, content_type=content_type)
         except OutliveError as error:
-            self.troubles.failed(method, path, error)
+            self.troubles.note_failure(method, path, error)
             raise
-        self.troubles.succeeded(method, path)
+        self.troubles.note_success(method, path)
         return answer
 
-    async def _credentials(self) -> RequestCredentials:
-        return await self._access.credentials(self._clock)
+    async def _request_credentials(self) -> RequestCredentials:
+        return await self._access.request_credentials(self._clock)
 
     async def _renew_credentials(self, refused: RequestCredentials) -> bool:
         return await self._access.renew(refused, self._clock)
 
-    def _refusal(self, status: int, raw: bytes, *, writing: bool) -> OutliveError:
+    def _error_of(self, status: int, raw: bytes, *, writing: bool) -> OutliveError:
         return api_error(status, raw, writing=writing)
 
-    def _body(self, obj: Resource) -> bytes:
+    def _encode_body(self, obj: Resource) -> bytes:
         """Without what only the server says, checked by the rules of every store."""
         raw = encode_checked(
             _replace(
@@ -195,11 +190,11 @@ class KubernetesStore(RestStore):
     ) -> AsyncGenerator[Change[R], None]:
         """A listing, and watches as long as one can go on where the last one ended."""
         version = ""
-        async with aclosing(self._pages(path, selector)) as pages:
+        async with aclosing(self._list_pages(path, selector)) as pages:
             async for page in pages:
                 version = page.metadata.resource_version
                 for number, item in enumerate(page.items, 1):
-                    found = understood(kind, item)
+                    found = decode_stored(kind, item)
                     yield found if isinstance(found, Malformed) else Upsert(found)
                     if number % limits.YIELD_OBJECTS == 0:
                         await asyncio.sleep(0)
@@ -225,14 +220,14 @@ class KubernetesStore(RestStore):
             if version == before:  # a server that ends each watch at once
                 await self._clock.sleep(self._random.uniform(0.0, AGAIN_S))
 
-    async def _pages(self, path: str, selector: Mapping[str, str]) -> AsyncGenerator[_ListPage, None]:
+    async def _list_pages(self, path: str, selector: Mapping[str, str]) -> AsyncGenerator[_ListPage, None]:
         """All pages of one snapshot, read by quorum; each one is fetched while the one before is decoded."""
-        before, first = self._newest, await self._page(path, selector)
+        before, first = self._newest, await self._get_page(path, selector)
         self._check_revision(first.metadata.resource_version, before)
         page: _ListPage | None = first
         while page is not None:
             token = page.metadata.continue_
-            coming = asyncio.create_task(self._page(path, selector, token), name="next page") if token else None
+            coming = asyncio.create_task(self._get_page(path, selector, token), name="next page") if token else None
             try:
                 yield page
                 page = await coming if coming is not None else None
@@ -244,9 +239,9 @@ class KubernetesStore(RestStore):
             if page is not None:
                 self._check_revision(page.metadata.resource_version, 0)
 
-    async def _page(self, path: str, selector: Mapping[str, str], token: str = "") -> _ListPage:
+    async def _get_page(self, path: str, selector: Mapping[str, str], token: str = "") -> _ListPage:
         query = {"limit": str(self.page_objects), **({"continue": token} if token else {})}
-        return cast("_ListPage", decoded(_ListPage, await self._call("GET", path, {**selector, **query})))
+        return cast("_ListPage", decode_answer(_ListPage, await self._call("GET", path, {**selector, **query})))
 
     def _check_revision(self, version: str, before: int) -> None:
         """``Unavailable`` for a listing that is older than another one was before it was asked for: etcd went back, and
@@ -267,25 +262,27 @@ class KubernetesStore(RestStore):
 
         seconds = str(int(self._random.uniform(*WATCH_S)))
         query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": seconds, **parameters}
-        sent = await self._credentials()
+        sent = await self._request_credentials()
         began = False
         try:
-            async with self._opened().watch(self._url(path, query), sent.headers, sent.tls, self._silence_s) as answer:
+            async with self._open_session().watch(
+                self._build_url(path, query), sent.headers, sent.tls, self._silence_s
+            ) as answer:
                 if answer.status == 401 and await self._renew_credentials(sent):
                     raise _Broken("its credentials have changed")
                 if answer.status != 200:
                     raise api_error(answer.status, await read_answer(answer), writing=False)
                 began = True
-                self.troubles.succeeded("WATCH", path)
+                self.troubles.note_success("WATCH", path)
                 async for raw in lines_of(answer.content):
-                    yield cast("WatchLine", decoded(WatchLine, raw))
+                    yield cast("WatchLine", decode_answer(WatchLine, raw))
         except Unavailable as error:
             if began and not isinstance(error.__cause__, TimeoutError) and error.__cause__ is not None:
                 raise _Broken(error.message) from None
-            self.troubles.failed("WATCH", path, error)
+            self.troubles.note_failure("WATCH", path, error)
             raise
         except OutliveError as error:
-            self.troubles.failed("WATCH", path, error)
+            self.troubles.note_failure("WATCH", path, error)
             raise
 
 
@@ -301,4 +298,4 @@ def _version_of(line: WatchLine) -> str:
     """How far the watch has come with this line; empty for an error."""
     if line.type == "ERROR":
         return ""
-    return cast("_Versioned", decoded(_Versioned, bytes(line.object))).metadata.resource_version
+    return cast("_Versioned", decode_answer(_Versioned, bytes(line.object))).metadata.resource_version

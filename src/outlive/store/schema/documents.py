@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import Refused
+from outlive.base import Refused
 
 FOLDER: Final = Path(__file__).with_name("documents")
 """Where the documents are, each named by its number."""
@@ -28,7 +28,7 @@ class SchemaDocument(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     kinds: dict[str, str]
     """Plural of a kind → the version in which its objects are stored."""
 
-    def path(self, key: str) -> str | None:
+    def find_path(self, key: str) -> str | None:
         """The path of a key of the base section; ``None`` where this version has no such key."""
         return self.zookeeper[BASE].get(key)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from outlive.base.natural import natural_key
+from outlive.base import natural_key
 
 
 class GateNode(msgspec.Struct, frozen=True, kw_only=True):

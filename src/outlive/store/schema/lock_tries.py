@@ -62,7 +62,7 @@ class LockResult(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of pauses between tries."""
 
 
-def pause_before_next(outcomes: Sequence[LockOutcome]) -> float | None:
+def retry_pause_s(outcomes: Sequence[LockOutcome]) -> float | None:
     """Return the seconds after which the lock is tried again; ``None``: the last outcome is final."""
     return PAUSE_S if outcomes[-1] is LockOutcome.CONNECTION_ERROR and len(outcomes) < TRIES else None
 
@@ -73,7 +73,7 @@ def count_tries(given: LockInput) -> LockResult:
     waited = 0.0
     while True:
         tried.append(given.outcomes[min(len(tried), len(given.outcomes) - 1)])
-        pause_s = pause_before_next(tried)
+        pause_s = retry_pause_s(tried)
         if pause_s is None:
             return LockResult(result=_ANSWERS[tried[-1]], attempts=len(tried), waited=waited)
         waited += pause_s

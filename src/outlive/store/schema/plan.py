@@ -1,7 +1,7 @@
 """``schema.plan``: which paths are renamed, created and deleted to take a tree from one version to another.
 
 A schema maps sections to keys and keys to paths. ``base`` has whole paths; the keys of the other sections are there
-once for each instance, below ``base``'s path of the section (docs/reference/schema-decisions.md#schemaplan).
+once for each instance, below ``base``'s path of the section (docs/design/schema-decisions.md#schemaplan).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput, Conflict
+from outlive.base import BadInput, Conflict
 
 BASE: Final = "base"
 INSTANCE_SECTIONS: Final[Mapping[str, int]] = {
@@ -83,9 +83,9 @@ def plan_schema(given: SchemaPlanInput) -> SchemaPlan:
     tree = PathTree(given.tree)
     ops: list[Op] = []
     for old, new in pairwise(on_the_way):
-        ops += _renames(tree, old, new)
-        ops += _creates(tree, old, new, given.defaults)
-        ops += _deletes(tree, old, new)
+        ops += _plan_renames(tree, old, new)
+        ops += _plan_creates(tree, old, new, given.defaults)
+        ops += _plan_deletes(tree, old, new)
     return SchemaPlan(ops=tuple(ops))
 
 
@@ -115,7 +115,7 @@ class PathTree:
         place = self._find(path)
         return place is not None and place.is_there
 
-    def instances(self, path: str, depth: int) -> list[str]:
+    def list_instances(self, path: str, depth: int) -> list[str]:
         """The paths that lie so many levels below."""
         place = self._find(path)
         level = [] if place is None else [(path, place)]
@@ -155,25 +155,25 @@ class PathTree:
         return found.below.pop(name)
 
 
-def _roots(tree: PathTree, section: str, *schemas: Sections) -> list[str]:
+def _section_roots(tree: PathTree, section: str, *schemas: Sections) -> list[str]:
     """What the paths of a section are appended to: its instances, below the first schema's path that has one."""
     if section == BASE:
         return [""]
     base = next((found for schema in schemas if (found := schema.get(BASE, {}).get(section)) is not None), None)
-    return [] if base is None else tree.instances(base, INSTANCE_SECTIONS[section])
+    return [] if base is None else tree.list_instances(base, INSTANCE_SECTIONS[section])
 
 
-def _parents_first(path: str) -> tuple[int, str]:
+def _depth_key(path: str) -> tuple[int, str]:
     return path.count("/"), path
 
 
-def _renames(tree: PathTree, old: Sections, new: Sections) -> Iterator[Op]:
+def _plan_renames(tree: PathTree, old: Sections, new: Sections) -> Iterator[Op]:
     for section in SECTIONS:
         paths = new.get(section, {})
         moved = {key: path for key, path in old.get(section, {}).items() if paths.get(key, path) != path}
-        roots = _roots(tree, section, new, old)
+        roots = _section_roots(tree, section, new, old)
         pairs = [(f"{root}{path}", f"{root}{paths[key]}") for root in roots for key, path in moved.items()]
-        for source, target in sorted(pairs, key=lambda pair: _parents_first(pair[0])):
+        for source, target in sorted(pairs, key=lambda pair: _depth_key(pair[0])):
             if source not in tree:
                 continue
             if target in tree:
@@ -182,23 +182,23 @@ def _renames(tree: PathTree, old: Sections, new: Sections) -> Iterator[Op]:
             yield ("rename", source, target)
 
 
-def _creates(tree: PathTree, old: Sections, new: Sections, defaults: Mapping[str, str]) -> Iterator[Op]:
+def _plan_creates(tree: PathTree, old: Sections, new: Sections, defaults: Mapping[str, str]) -> Iterator[Op]:
     for section in SECTIONS:
         added = {key: path for key, path in new.get(section, {}).items() if key not in old.get(section, {})}
-        roots = _roots(tree, section, new)
+        roots = _section_roots(tree, section, new)
         pairs = [(f"{root}{path}", f"{section}.{key}") for root in roots for key, path in added.items()]
-        for path, name in sorted(pairs, key=lambda pair: _parents_first(pair[0])):
+        for path, name in sorted(pairs, key=lambda pair: _depth_key(pair[0])):
             if path not in tree:
                 tree.create(path)
                 yield ("create", path, defaults.get(name, ""))
 
 
-def _deletes(tree: PathTree, old: Sections, new: Sections) -> Iterator[Op]:
+def _plan_deletes(tree: PathTree, old: Sections, new: Sections) -> Iterator[Op]:
     for section in reversed(SECTIONS):
         dropped = [path for key, path in old.get(section, {}).items() if key not in new.get(section, {})]
-        roots = _roots(tree, section, new, old)
+        roots = _section_roots(tree, section, new, old)
         paths = [f"{root}{path}" for root in roots for path in dropped]
-        for path in sorted(paths, key=_parents_first, reverse=True):
+        for path in sorted(paths, key=_depth_key, reverse=True):
             if path in tree:
                 tree.delete(path)
                 yield ("delete", path)

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.errors import Refused, Unavailable
+from outlive.base import Refused, Unavailable
 
 _MARK: Final = b"@"
 COPY_S: Final = 60.0
@@ -60,7 +60,7 @@ class SchemaMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """How long nothing of this may change until others give it up."""
         return OVERDUE_LAST_S if any(map(is_last, self.frozen)) else OVERDUE_S
 
-    def given_up(self) -> SchemaMove:
+    def undo(self) -> SchemaMove:
         """The step undone: the old paths may be written again."""
         return msgspec.structs.replace(self, phase="undo", frozen=())
 
@@ -73,7 +73,7 @@ class SchemaState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     moving: SchemaMove | None = None
     """Absent: nothing is under way."""
 
-    def freezes(self, path: str) -> bool:
+    def is_frozen(self, path: str) -> bool:
         """Whether nobody may write this path now."""
         frozen = () if self.moving is None else self.moving.frozen
         return any(path == one or path.startswith(f"{one}/") for one in frozen)

@@ -11,7 +11,7 @@ from outlive.store.schema.state import SchemaState
 class SchemaStorage(Protocol):
     """Changes the schema of one store. Whatever ends in the middle is finished by the next call, by anybody."""
 
-    async def state(self) -> SchemaState:
+    async def read_state(self) -> SchemaState:
         """By which schema the store is written, and whether a change is under way."""
         ...
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from outlive.base.errors import Conflict, NotFound
-from outlive.resources import KINDS, Cluster
-from outlive.resources.cluster import CLUSTER
+from outlive.base import Conflict, NotFound
+from outlive.resources import CLUSTER, KINDS, Cluster
 from outlive.store.access import read
 from outlive.store.contract import Store, list_all
 from outlive.store.local import LocalStore
@@ -27,7 +26,7 @@ class StoredKinds:
         self._version: int | None = None
         """The schema to which this process has brought it, until the cluster says so."""
 
-    async def state(self) -> SchemaState:
+    async def read_state(self) -> SchemaState:
         """By which schema the store is written: nothing is ever half done."""
         if self._version is None:
             cluster = await read(self._store, Cluster, CLUSTER)
@@ -36,7 +35,7 @@ class StoredKinds:
 
     async def run(self, target: int | None = None) -> SchemaState:
         """Store the kinds anew whose stored version differs; it may be begun again at any time."""
-        state = await self.state()
+        state = await self.read_state()
         if target is None or target == state.version:
             return state
         before, after = self._document(state.version).kinds, self._document(target).kinds

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from outlive.base.errors import BadInput, InUse, OutliveError, Unavailable
+from outlive.base import BadInput, InUse, OutliveError, Unavailable
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -53,21 +53,14 @@ class DirectoryLock:
                 f"state directory {directory} is in use by process {holder or 'unknown'}",
                 remedy="stop that process, or choose another directory",
             ) from None
-        _write_pid(descriptor)
+        with contextlib.suppress(OSError):  # on a full disk the lock holds without it
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return cls(path, descriptor)
 
     def release(self) -> None:
         """Let others have the directory. The file stays, so that nobody ever locks two files of one name."""
         os.close(self._descriptor)
-
-
-def _write_pid(descriptor: int) -> None:
-    """Best effort: on a full disk the lock holds without it."""
-    try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    except OSError:
-        return
 
 
 SCHEMA_VERSION = 1
@@ -126,7 +119,7 @@ class Database:
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
                 sync_directory(self.path.parent)
                 sync_directory(self.path.absolute().parent.parent)
-            with self._explained():
+            with self._translate_errors():
                 if empty:
                     self._create(incarnation)
                 else:
@@ -138,27 +131,27 @@ class Database:
             self.close()
             raise Unavailable(f"{self.path} cannot be used: {error.strerror}", remedy="repair the disk") from None
 
-    def meta(self, key: str, default: str = "") -> str:
+    def read_meta(self, key: str, default: str = "") -> str:
         """One fact about the store as a whole."""
-        with self._explained():
+        with self._translate_errors():
             row = self._connect().execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return str(row[0]) if row else default
 
     def become(self, incarnation: str, ceiling: int) -> None:
         """Be another store from now on, which has given all versions up to ``ceiling``."""
-        with self._explained():
+        with self._translate_errors():
             run = self._connect().execute
             run("BEGIN IMMEDIATE")
             for fact in (("incarnation", incarnation), ("ceiling", str(ceiling))):
                 run("INSERT OR REPLACE INTO meta VALUES (?, ?)", fact)
             run("COMMIT")
 
-    def rows(self) -> Iterator[tuple[str, str, bytes]]:
+    def read_rows(self) -> Iterator[tuple[str, str, bytes]]:
         """Kind, key and document of all objects; ``BadInput`` names one that is not what was written."""
-        with self._explained():
+        with self._translate_errors():
             for kind, key, crc, document in self._connect().execute("SELECT kind, key, crc, document FROM objects"):
                 if zlib.crc32(document) != crc:
-                    raise damaged(self.path, f"{kind}/{key} has a wrong checksum")
+                    raise damaged_error(self.path, f"{kind}/{key} has a wrong checksum")
                 yield kind, key, document
 
     def write(self, final: Mapping[Place, bytes | None], *, ceiling: int | None) -> Fate:
@@ -173,7 +166,7 @@ class Database:
             self._transact(final, ceiling)
         except sqlite3.Error as error:
             self.failure = str(error)
-            return Fate.REFUSED if self._rolled_back(error) else Fate.HIDDEN
+            return Fate.REFUSED if self._roll_back(error) else Fate.HIDDEN
         return Fate.DURABLE
 
     def reread(self, final: Mapping[Place, bytes | None]) -> Fate:
@@ -225,7 +218,7 @@ class Database:
         for _ in range(READ_TRIES):
             log = self.path.with_name(self.path.name + "-wal")
             alone = not (log.exists() and log.stat().st_size > 0)
-            with self._explained():
+            with self._translate_errors():
                 self._connection = sqlite3.connect(
                     f"{self.path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}",
                     uri=True,
@@ -235,7 +228,7 @@ class Database:
                 self._connection.execute("BEGIN")
                 facts = {str(key): str(value) for key, value in self._connection.execute("SELECT key, value FROM meta")}
                 documents: dict[str, dict[str, bytes]] = {}
-                for kind, key, document in self.rows():
+                for kind, key, document in self.read_rows():
                     documents.setdefault(kind, {})[key] = document
             self.close()
             if not (alone and log.exists() and log.stat().st_size > 0):
@@ -265,7 +258,7 @@ class Database:
             row = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
         found = str(row[0]) if row else "absent"
         if not found.isdecimal():
-            raise damaged(self.path, f"its schema version is {found!r}")
+            raise damaged_error(self.path, f"its schema version is {found!r}")
         if int(found) > SCHEMA_VERSION:
             raise BadInput(
                 f"state directory {self.path.parent} was written by a newer Outlive: "
@@ -304,15 +297,15 @@ class Database:
         alone = ceiling is None and not removals and len(puts) <= _ROWS_A_STATEMENT
         if not alone:
             run("BEGIN IMMEDIATE")
-        for part in _parts(puts):
+        for part in _split_rows(puts):
             run(
-                f"INSERT INTO objects (kind, key, crc, document) VALUES {_marks(4, len(part))} "  # noqa: S608
+                f"INSERT INTO objects (kind, key, crc, document) VALUES {_render_placeholders(4, len(part))} "  # noqa: S608
                 "ON CONFLICT (kind, key) DO UPDATE SET crc = excluded.crc, document = excluded.document",
                 [value for row in part for value in row],
             )
-        for gone in _parts(removals):
+        for gone in _split_rows(removals):
             run(
-                f"DELETE FROM objects WHERE (kind, key) IN (VALUES {_marks(2, len(gone))})",  # noqa: S608
+                f"DELETE FROM objects WHERE (kind, key) IN (VALUES {_render_placeholders(2, len(gone))})",  # noqa: S608
                 [value for row in gone for value in row],
             )
         if ceiling is not None:
@@ -320,7 +313,7 @@ class Database:
         if not alone:
             run("COMMIT")
 
-    def _rolled_back(self, error: sqlite3.Error) -> bool:
+    def _roll_back(self, error: sqlite3.Error) -> bool:
         """Whether nothing of the transaction can be in the file."""
         try:
             if self._connect().in_transaction:
@@ -329,12 +322,12 @@ class Database:
             return False
         return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _REFUSALS
 
-    def _explained(self) -> contextlib.AbstractContextManager[None]:
-        return explained(self.path)
+    def _translate_errors(self) -> contextlib.AbstractContextManager[None]:
+        return translate_errors(self.path)
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """SQLite's errors about a file, as ours."""
     try:
         yield
@@ -343,7 +336,7 @@ def explained(path: Path) -> Iterator[None]:
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise InUse(f"{path} is locked by another program", remedy="close it, then try again") from None
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise damaged(path, str(error)) from None
+            raise damaged_error(path, str(error)) from None
         raise Unavailable(f"{path}: {error}", remedy="free space on the disk, or repair it") from None
 
 
@@ -353,7 +346,7 @@ def read_only(path: Path, *, immutable: bool = False) -> Iterator[sqlite3.Connec
     mode = "mode=ro&immutable=1" if immutable else "mode=ro"
     name = f"{path.absolute().as_uri()}?{mode}"
     with (
-        explained(path),
+        translate_errors(path),
         contextlib.closing(sqlite3.connect(name, timeout=BUSY_S, uri=True, isolation_level=None)) as connection,
     ):
         yield connection
@@ -373,7 +366,7 @@ _REFUSALS = frozenset(
 """Errors with which SQLite has rolled the whole transaction back."""
 
 
-def damaged(path: Path, how: str) -> BadInput:
+def damaged_error(path: Path, how: str) -> BadInput:
     """The error for a file that cannot be trusted."""
     return BadInput(
         f"{path} is damaged: {how}",
@@ -381,12 +374,12 @@ def damaged(path: Path, how: str) -> BadInput:
     )
 
 
-def _parts(rows: Sequence[tuple[object, ...]]) -> Iterator[Sequence[tuple[object, ...]]]:
+def _split_rows(rows: Sequence[tuple[object, ...]]) -> Iterator[Sequence[tuple[object, ...]]]:
     for start in range(0, len(rows), _ROWS_A_STATEMENT):
         yield rows[start : start + _ROWS_A_STATEMENT]
 
 
-def _marks(columns: int, rows: int) -> str:
+def _render_placeholders(columns: int, rows: int) -> str:
     one = f"({','.join('?' * columns)})"
     return ",".join([one] * rows)
 

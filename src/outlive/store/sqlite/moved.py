@@ -1,7 +1,7 @@
 """The note in a state directory whose objects were moved to another store: nothing is decided on it any more.
 
 It is written before the first object is moved, so that no two servers decide for one cluster, and goes when the
-directory is restored (docs/operating/kubernetes.md#back).
+directory is restored (docs/how-to/kubernetes.md#back).
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput, Refused
-from outlive.base.files import write_whole
+from outlive.base import BadInput, Refused, write_whole
 
 MOVED_FILE: Final = "moved.json"
 
@@ -61,4 +60,4 @@ def check_not_moved(directory: Path) -> None:
         )
 
 
-_BACK: Final = "the way back: docs/operating/kubernetes.md#back"
+_BACK: Final = "the way back: docs/how-to/kubernetes.md#back"

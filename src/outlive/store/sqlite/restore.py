@@ -2,28 +2,26 @@
 
 A copy does not know that it is older than the cluster. So the store that is put back gets a new incarnation, and the
 cluster in it is paused, before it comes into the directory. Its versions go on far beyond those that were ever given:
-whoever read an object in the store that is replaced must not be able to write over the older one. What is replaced is
-kept beside what is new, and a crash leaves the old files or the new ones, never some of each (``exchange``). For
-people: docs/operating/state.md#restore.
+a process that read an object in the store that is replaced must not be able to write over the older one. What is
+replaced is kept beside what is new, and a crash leaves the old files or the new ones, never some of each
+(``exchange``). For people: docs/how-to/state.md#restore.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import BadInput, NotFound
-from outlive.base.ids import Ids
-from outlive.resources import Cluster, ObjectMeta
-from outlive.resources.cluster import CLUSTER, Pause
+from outlive.base import BadInput, Clock, Ids, NotFound, as_datetime, write_whole
+from outlive.resources import CLUSTER, Cluster, ObjectMeta, Pause
 from outlive.store.access import compare_and_swap
-from outlive.store.sqlite.database import FILE_MODE, Database, DirectoryLock
-from outlive.store.sqlite.exchange import Exchange, begin, finish
+from outlive.store.sqlite.database import FILE_MODE, Database, DirectoryLock, sync_directory
 from outlive.store.sqlite.moved import MOVED_FILE
 from outlive.store.sqlite.store import DATABASE_FILE, LOCK_FILE, SqliteStore
 
@@ -37,6 +35,69 @@ REPLACED = ".replaced-"
 
 Unpack = Callable[[Path], None]
 """Writes ``store.db``, and the files that are to come into the directory with it, into an empty folder."""
+
+
+RECORD_FILE: Final = "restore.pending"
+_REMEDY: Final = "put the last backup back: outlive restore FILE"
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which files of a state directory are replaced: all of them, or none, whenever the machine fails.
+
+    ``begin`` writes this down, which is the moment from which the new files count: ``finish`` does it, and the process
+    that opens the directory afterwards (``check_store_there``) ends what was interrupted.
+    """
+
+    draft: str
+    """The folder in it that has the new files."""
+    aside: dict[str, str]
+    """Present files → the names under which they are kept; a missing one is passed over."""
+    incoming: tuple[str, ...]
+    """Files of the folder, each of which takes the name that it has there."""
+
+
+def begin(directory: Path, exchange: Exchange) -> None:
+    """Have it done, for good: the files of the folder are synced before, and the record after them."""
+    for name in exchange.incoming:
+        with (directory / exchange.draft / name).open("rb") as stream:
+            os.fsync(stream.fileno())
+    sync_directory(directory / exchange.draft)
+    write_whole(directory / RECORD_FILE, msgspec.json.encode(exchange))
+
+
+def finish(directory: Path) -> bool:
+    """Do what was begun, from wherever it was interrupted; true if there was anything. The caller has the lock."""
+    record = directory / RECORD_FILE
+    try:
+        exchange = msgspec.json.decode(record.read_bytes(), type=Exchange)
+    except FileNotFoundError:
+        return False
+    except msgspec.MsgspecError as error:
+        raise BadInput(f"is no record of a restore: {error}", place=str(record), remedy=_REMEDY) from None
+    draft = directory / exchange.draft
+    waiting = [name for name in exchange.incoming if (draft / name).exists()]
+    replaced_already = set(exchange.incoming) - set(waiting)
+    for name, kept in exchange.aside.items():
+        if name not in replaced_already and (directory / name).exists():
+            (directory / name).replace(directory / kept)
+    for name in waiting:
+        (draft / name).replace(directory / name)
+    sync_directory(directory)
+    record.unlink()
+    sync_directory(directory)
+    shutil.rmtree(draft, ignore_errors=True)
+    return True
+
+
+def finish_interrupted(directory: Path) -> bool:
+    """``finish`` for a directory that nobody works on; ``InUse`` names who does. True if there was anything."""
+    if not (directory / RECORD_FILE).exists():
+        return False
+    lock = DirectoryLock.take(directory, LOCK_FILE)
+    try:
+        return finish(directory)
+    finally:
+        lock.release()
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,11 +129,11 @@ async def restore(unpack: Unpack, directory: Path, *, clock: Clock, ids: Ids, le
         with tempfile.TemporaryDirectory(prefix=DRAFT_PREFIX, dir=directory, ignore_cleanup_errors=True) as name:
             draft = Path(name)
             unpack(draft)
-            incarnation = ids.uuid()
+            incarnation = ids.new_uuid()
             _become(draft, incarnation)
             store = await SqliteStore.open(draft, clock=clock, ids=ids)
             try:
-                cluster, uses = await _pause(store, incarnation, clock), store.uses()
+                cluster, uses = await _pause(store, incarnation, clock), store.usage_by_kind()
                 objects = len(store)
             finally:
                 await store.close()
@@ -120,9 +181,9 @@ def _become(draft: Path, incarnation: str) -> None:
     database = Database(target, max_bytes=target.stat().st_size + 2**20)
     database.open("")
     try:
-        if not database.meta("incarnation"):
+        if not database.read_meta("incarnation"):
             raise BadInput(f"{target.name} is empty", remedy="outlive apply -f takes what outlive dump wrote")
-        database.become(incarnation, int(database.meta("ceiling", "0")) + VERSIONS_APART)
+        database.become(incarnation, int(database.read_meta("ceiling", "0")) + VERSIONS_APART)
     finally:
         database.close()
 
@@ -137,7 +198,7 @@ async def _pause(store: SqliteStore, incarnation: str, clock: Clock) -> Cluster:
         if cluster is None:
             return None
         since = as_datetime(clock.now())
-        return msgspec.structs.replace(cluster, status=cluster.status.became(incarnation, Pause(since=since)))
+        return msgspec.structs.replace(cluster, status=cluster.status.with_incarnation(incarnation, Pause(since=since)))
 
     await compare_and_swap(store, Cluster, CLUSTER, create, clock=clock)
     await compare_and_swap(store, Cluster, CLUSTER, pause, clock=clock)
@@ -147,7 +208,7 @@ async def _pause(store: SqliteStore, incarnation: str, clock: Clock) -> Cluster:
 def _exchange(draft: Path, directory: Path, leaves: Iterable[str], when: str) -> Exchange:
     """Which files come, and which go under which names; a file that is there already with this content stays."""
     names = sorted(path.name for path in draft.iterdir())
-    incoming = [name for name in names if not _same(draft / name, directory / name)]
+    incoming = [name for name in names if not _is_same(draft / name, directory / name)]
     stay = set(names) - set(incoming)
     going = {*incoming, *(f"{DATABASE_FILE}{suffix}" for suffix in LOG_SUFFIXES), MOVED_FILE, *leaves} - stay
     present = sorted(name for name in going if (directory / name).exists())
@@ -161,5 +222,5 @@ def _exchange(draft: Path, directory: Path, leaves: Iterable[str], when: str) ->
     return Exchange(draft=draft.name, aside=aside, incoming=tuple(incoming))
 
 
-def _same(new: Path, present: Path) -> bool:
+def _is_same(new: Path, present: Path) -> bool:
     return new.name != DATABASE_FILE and present.is_file() and new.read_bytes() == present.read_bytes()

@@ -1,7 +1,7 @@
 """A copy of a store's file as of one point in time, taken while others write, and what such a file holds.
 
 SQLite's own ``VACUUM INTO`` reads one snapshot of the write-ahead log, so neither waits for the other; the copy is one
-compact file without a log. Everything here blocks (docs/operating/state.md#backup).
+compact file without a log. Everything here blocks (docs/how-to/state.md#backup).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from outlive.base.errors import BadInput, NotFound
-from outlive.store.sqlite.database import APPLICATION_ID, FILE_MODE, SCHEMA_VERSION, damaged, read_only
+from outlive.base import BadInput, NotFound
+from outlive.store.sqlite.database import APPLICATION_ID, FILE_MODE, SCHEMA_VERSION, damaged_error, read_only
 
 
 class StoreFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -36,16 +36,16 @@ class _Meta(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = "0"
 
 
-class _Status(msgspec.Struct, frozen=True, rename="camel"):
+class _SnapshotStatus(msgspec.Struct, frozen=True, rename="camel"):
     sealing_key: str = ""
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _SnapshotHead(msgspec.Struct, frozen=True):
     metadata: _Meta = _Meta()
 
 
-class _ClusterHead(_Head, frozen=True):
-    status: _Status = _Status()
+class _ClusterHead(_SnapshotHead, frozen=True):
+    status: _SnapshotStatus = _SnapshotStatus()
 
 
 def copy_store(source: Path, target: Path) -> None:
@@ -79,16 +79,16 @@ def check_store(path: Path) -> StoreFacts:
         schema = _schema_of(meta.get("schema", ""), path)
         ((verdict,),) = connection.execute("PRAGMA integrity_check(1)")
         if verdict != "ok":
-            raise damaged(path, str(verdict))
+            raise damaged_error(path, str(verdict))
         counts, newest, sealing_key = Counter[str](), 0, ""
         for kind, key, crc, document in connection.execute("SELECT kind, key, crc, document FROM objects"):
             if zlib.crc32(document) != crc:
-                raise damaged(path, f"{kind}/{key} has a wrong checksum")
+                raise damaged_error(path, f"{kind}/{key} has a wrong checksum")
             counts[kind] += 1
             try:
-                head = msgspec.json.decode(document, type=_ClusterHead if kind == "Cluster" else _Head)
+                head = msgspec.json.decode(document, type=_ClusterHead if kind == "Cluster" else _SnapshotHead)
             except msgspec.MsgspecError as error:
-                raise damaged(path, f"{kind}/{key}: {error}") from None
+                raise damaged_error(path, f"{kind}/{key}: {error}") from None
             newest = max(newest, int(head.metadata.resource_version or 0))
             if isinstance(head, _ClusterHead):
                 sealing_key = head.status.sealing_key
@@ -104,7 +104,7 @@ def check_store(path: Path) -> StoreFacts:
 
 def _schema_of(text: str, path: Path) -> int:
     if not text.isdecimal():
-        raise damaged(path, f"its schema version is {text!r}")
+        raise damaged_error(path, f"its schema version is {text!r}")
     if int(text) > SCHEMA_VERSION:
         raise BadInput(
             f"{path} was written by a newer Outlive: its schema version is {text}, this Outlive knows {SCHEMA_VERSION}",

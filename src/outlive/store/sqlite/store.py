@@ -15,16 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from outlive.base import limits
-from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError, Unavailable, Unknown
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
+from outlive.base import Clock, Ids, OutliveError, Unavailable, Unknown, get_logger, limits
 from outlive.resources import KINDS, Resource
 from outlive.store.local import Judge, LocalStore
 from outlive.store.memory import MemoryStore
 from outlive.store.sqlite.database import PAGE_BYTES, Database, DirectoryLock, Fate
-from outlive.store.tables import Batch
+from outlive.store.tables import WriteBatch
 
 TIDY_PAGES = 2_000
 """Pages written to the log before it is moved into the file."""
@@ -44,33 +40,33 @@ class Tidier:
         self._written = 0
         self._running: asyncio.Task[None] | None = None
 
-    def written(self, documents: Iterable[bytes | None]) -> None:
+    def note_written(self, documents: Iterable[bytes | None]) -> None:
         """These documents (``None``: removals) were added to the log, each in pages of its own."""
         self._written += sum(len(document or b"") // PAGE_BYTES + 1 for document in documents)
         if self._written >= TIDY_PAGES and self._running is None:
             self._written = 0
             self._running = asyncio.create_task(self._tidy(), name="store.sqlite.tidier")
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until nothing is under way and the second connection is closed."""
         if self._running is not None:
             await asyncio.wait([self._running])
 
     async def close(self) -> None:
         """Wait for what is under way, then let go of the thread."""
-        await self.idle()
+        await self.wait_idle()
         self._thread.shutdown(wait=False)
 
     async def _tidy(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._thread, _tidy_apart, self._database)
+            await loop.run_in_executor(self._thread, _tidy_separately, self._database)
             await loop.run_in_executor(self._writer, self._database.tidy)
         finally:
             self._running = None
 
 
-def _tidy_apart(database: Database) -> None:
+def _tidy_separately(database: Database) -> None:
     """All but the rest, by a connection of its own."""
     apart = Database(database.path, max_bytes=database.max_bytes)
     try:
@@ -115,7 +111,7 @@ class SqliteStore(LocalStore):
         self._waiting: deque[_Waiting] = deque()
         self._wake = asyncio.Event()
         self._closing = False
-        self._doubt: Batch | None = None
+        self._doubt: WriteBatch | None = None
         """A batch that may be in the file, which cannot be read at the moment."""
         self._writer: asyncio.Task[None] | None = None
 
@@ -154,7 +150,7 @@ class SqliteStore(LocalStore):
         try:
             await loop.run_in_executor(thread, store._load)
         except BaseException:
-            await store._let_go()
+            await store._release()
             raise
         store._writer = asyncio.create_task(store._write_for_ever(), name="store.sqlite.writer")
         return store
@@ -169,21 +165,21 @@ class SqliteStore(LocalStore):
             await asyncio.wait([self._writer])
         _answer_all(list(self._waiting), Unavailable("the store was closed", remedy="open it again"))
         await super().close()
-        await self._let_go()
+        await self._release()
 
     def _load(self) -> None:
         """In the thread: open the file and read everything."""
-        self._database.open(self._ids.uuid())
-        self.incarnation = self._database.meta("incarnation")
-        self._tables.revision = self._ceiling = int(self._database.meta("ceiling", "0"))
+        self._database.open(self._ids.new_uuid())
+        self.incarnation = self._database.read_meta("incarnation")
+        self._tables.revision = self._ceiling = int(self._database.read_meta("ceiling", "0"))
         rows: dict[str, dict[str, bytes]] = {kind: {} for kind in self._tables.kinds}
-        for kind, key, document in self._database.rows():
+        for kind, key, document in self._database.read_rows():
             if kind in rows:
                 rows[kind][key] = document
         for kind, objects in rows.items():
             self._tables.load(kind, objects)
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         await self._tidier.close()
         await asyncio.get_running_loop().run_in_executor(self._thread, self._database.close)
         self._lock.release()
@@ -209,7 +205,7 @@ class SqliteStore(LocalStore):
                     return
                 self._wake.clear()
                 await self._wake.wait()
-            await asyncio.sleep(0)  # whoever is about to write joins this transaction
+            await asyncio.sleep(0)  # writers that are about to come join this transaction
             taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), limits.COMMIT_WRITES))]
             try:
                 await self._commit(taken)
@@ -220,12 +216,12 @@ class SqliteStore(LocalStore):
     async def _commit(self, taken: list[_Waiting]) -> None:
         """Judge what was taken, write what is accepted, answer everybody."""
         if self._doubt is not None and not await self._resolve():
-            self._failed(Fate.HIDDEN)
-            _answer_all(taken, self._unavailable())
+            self._note_failure(Fate.HIDDEN)
+            _answer_all(taken, self._unavailable_error())
             return
-        batch = Batch(self._tables)
-        answers: list[Resource | OutliveError] = [_judged(batch, judge) for judge, _ in taken]
-        fate = await self._durable(batch) if batch.final else Fate.DURABLE
+        batch = WriteBatch(self._tables)
+        answers: list[Resource | OutliveError] = [_run_judge(batch, judge) for judge, _ in taken]
+        fate = await self._write_durably(batch) if batch.final else Fate.DURABLE
         if fate in (Fate.DURABLE, Fate.DOUBTFUL):
             self._count(batch)
         if fate is Fate.DURABLE:
@@ -233,22 +229,22 @@ class SqliteStore(LocalStore):
                 self.write_failure = ""
                 _log.info("store.writes_again", writes=len(batch.writes))
             for (_, future), answer in zip(taken, answers, strict=True):
-                _answer(future, answer)
-            self._tidier.written(batch.final.values())
+                _set_answer(future, answer)
+            self._tidier.note_written(batch.final.values())
             return
-        self._failed(fate)
+        self._note_failure(fate)
         if fate is Fate.HIDDEN:
             self._doubt = batch
-        _answer_all(taken, self._unavailable() if fate is Fate.REFUSED else self._unknown())
+        _answer_all(taken, self._unavailable_error() if fate is Fate.REFUSED else self._unknown_error())
 
-    def _failed(self, fate: Fate) -> None:
+    def _note_failure(self, fate: Fate) -> None:
         """Keep why writes fail; logged once for each reason, however many writes it refuses."""
         failure = self._database.failure
         if failure != self.write_failure:
             _log.error("store.write_failed", fate=fate.value, error=failure)
         self.write_failure = failure
 
-    async def _durable(self, batch: Batch) -> Fate:
+    async def _write_durably(self, batch: WriteBatch) -> Fate:
         ceiling = None
         if self._tables.revision >= self._ceiling:
             ceiling = self._tables.revision + REVISION_BLOCK
@@ -271,19 +267,19 @@ class SqliteStore(LocalStore):
         self._doubt = None
         return True
 
-    async def _reread(self, batch: Batch) -> Fate:
+    async def _reread(self, batch: WriteBatch) -> Fate:
         """Look whether the batch is in the file, as its only user: what the log then shows is what stays."""
-        await self._tidier.idle()
+        await self._tidier.wait_idle()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._database.reread, dict(batch.final))
 
-    def _unavailable(self) -> Unavailable:
+    def _unavailable_error(self) -> Unavailable:
         return Unavailable(
             f"the store could not write: {self._database.failure}",
             remedy="free space on the disk of the state directory, or repair it; nothing was written",
         )
 
-    def _unknown(self) -> Unknown:
+    def _unknown_error(self) -> Unknown:
         return Unknown(
             f"the store may have written this or not: {self._database.failure}",
             remedy="read the object again before going on, and look at the disk",
@@ -307,7 +303,7 @@ async def read_snapshot(path: Path | str, *, clock: Clock, ids: Ids) -> MemorySt
     return store
 
 
-def _judged(batch: Batch, judge: Judge) -> Resource | OutliveError:
+def _run_judge(batch: WriteBatch, judge: Judge) -> Resource | OutliveError:
     try:
         write = judge(batch)
     except OutliveError as error:
@@ -316,7 +312,7 @@ def _judged(batch: Batch, judge: Judge) -> Resource | OutliveError:
     return write.answer
 
 
-def _answer(future: asyncio.Future[Resource], answer: Resource | OutliveError) -> None:
+def _set_answer(future: asyncio.Future[Resource], answer: Resource | OutliveError) -> None:
     if future.done():
         return
     if isinstance(answer, OutliveError):
@@ -327,4 +323,4 @@ def _answer(future: asyncio.Future[Resource], answer: Resource | OutliveError) -
 
 def _answer_all(taken: list[_Waiting], error: OutliveError) -> None:
     for _, future in taken:
-        _answer(future, type(error)(error.message, place=error.place, remedy=error.remedy))
+        _set_answer(future, type(error)(error.message, place=error.place, remedy=error.remedy))

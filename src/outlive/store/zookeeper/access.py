@@ -21,9 +21,8 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
-from outlive.base.files import read_private
-from outlive.resources.yaml_documents import YamlLimits, read_yaml
+from outlive.base import BadInput, read_private
+from outlive.resources import YamlLimits, read_yaml
 
 ACCESS_FILE: Final = "/etc/outlive/zookeeper.yaml"
 """Where the file is, unless somebody says otherwise."""
@@ -78,7 +77,7 @@ def read_access(file: str = "", environ: Mapping[str, str] = os.environ) -> ZooK
     path = Path(file or environ.get("OUTLIVE_ZOOKEEPER", "") or ACCESS_FILE)
     read = read_yaml(read_private(path, limit=ACCESS_BYTES), str(path), YamlLimits())
     documents = [one.value for one in read if one is not None]
-    remedy = "docs/operating/zookeeper.md#access has an example"
+    remedy = "docs/how-to/zookeeper.md#access has an example"
     if len(documents) != 1:
         raise BadInput("is no access file of ZooKeeper", place=str(path), remedy=remedy)
     try:

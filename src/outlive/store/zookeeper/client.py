@@ -5,7 +5,7 @@ What was certainly not sent, and a read whose answer was lost, is ``Unavailable`
 ``Unknown``. Nothing is ever sent twice.
 
 A session that cannot be continued is replaced by a new one. ``session`` counts them: a new one may be served by a
-server that lags behind what the last one had seen, so that a reader begins with ``barrier`` again.
+server that lags behind what the last one had seen, so that a reader begins with ``sync_reads`` again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL
 
-from outlive.base.deadline import deadline
-from outlive.base.errors import Forbidden, Invalid, OutliveError, Unavailable, Unknown
-from outlive.base.logging import get_logger
+from outlive.base import Forbidden, Invalid, OutliveError, Unavailable, Unknown, deadline, get_logger
 from outlive.store.zookeeper.access import ZooKeeperAccess, certificate_trouble
 from outlive.store.zookeeper.loop_kazoo import AnswerBatch, LoopHandler, LoopKazoo, post, stop_apart
 from outlive.store.zookeeper.permissions import is_hidden
@@ -32,7 +30,7 @@ from outlive.store.zookeeper.requests import (
     Operation,
     TransactionRefused,
     create,
-    raise_refused,
+    raise_if_refused,
     remove,
     request_acl,
     request_check,
@@ -113,11 +111,11 @@ class ZooKeeperClient:
         """Data and state; ``None`` where it is not there."""
         return (await self.get_many((path,), fresh=fresh))[0]
 
-    async def children_many(self, paths: Sequence[str], *, fresh: bool = False) -> list[list[str] | None]:
+    async def list_children(self, paths: Sequence[str], *, fresh: bool = False) -> list[list[str] | None]:
         """The names of the children of each; ``None`` where it is not there."""
         return await self._read([request_children(path) for path in paths], fresh=fresh)
 
-    async def exists(
+    async def find_stat(
         self, path: str, watch: Callable[[Any], None] | None = None, *, fresh: bool = False
     ) -> ZnodeStat | None:
         """The state of a znode; ``None`` where it is not there. ``watch`` is called by another thread, once, when that
@@ -125,7 +123,7 @@ class ZooKeeperClient:
         found: ZnodeStat | None = (await self._read([request_exists(path, watch)], fresh=fresh))[0]
         return found
 
-    async def acls_many(self, paths: Sequence[str]) -> list[list[ACL]]:
+    async def read_acls(self, paths: Sequence[str]) -> list[list[ACL]]:
         """Who may do what with each znode, to be given to others; empty where it is not there. ``Forbidden`` where
         servers do not show that to this user."""
         found: list[Any] = []
@@ -134,24 +132,24 @@ class ZooKeeperClient:
         acls = [list(one[0]) if one is not None else [] for one in found]
         for path, acl in zip(paths, acls, strict=True):
             if is_hidden(acl):
-                remedy = "use the access file of the controllers: docs/operating/zookeeper.md#acls"
+                remedy = "use the access file of the controllers: docs/how-to/zookeeper.md#acls"
                 raise Forbidden(f"user {self.access.user!r} is not shown the ACL of {path}", remedy=remedy)
         return acls
 
     async def get_acl(self, path: str) -> list[ACL]:
         """The same of one znode."""
-        return (await self.acls_many((path,)))[0]
+        return (await self.read_acls((path,)))[0]
 
     def post(self, call: Callable[[], object]) -> None:
         """Have the loop call it; from any thread."""
         if self._loop is not None:
             post(self._loop, call)
 
-    def waker(self, event: asyncio.Event) -> Callable[[Any], None]:
+    def make_waker(self, event: asyncio.Event) -> Callable[[Any], None]:
         """A watch that sets the event."""
         return lambda _: self.post(event.set)
 
-    async def barrier(self) -> None:
+    async def sync_reads(self) -> None:
         """Have the server know everything that was acknowledged to anybody before."""
         await self._read([], fresh=True)
 
@@ -170,19 +168,19 @@ class ZooKeeperClient:
             if isinstance(answer, zk.NoNodeError):
                 answers[number] = None
             elif isinstance(answer, Exception):
-                raise self.error(answer, writing=False)
+                raise self.error_of(answer, writing=False)
         return answers
 
     def _check_barrier(self, answer: Any) -> None:
         if isinstance(answer, Exception):
-            raise self.error(answer, writing=False)
+            raise self.error_of(answer, writing=False)
         try:
-            raise_refused(answer)
+            raise_if_refused(answer)
         except TransactionRefused as refused:
             if isinstance(refused.error, zk.NoNodeError):
                 remedy = "correct chroot in the access file, or make the store: outlive zookeeper init"
                 raise Unavailable(f"{self.access.place} is not there", remedy=remedy) from None
-            raise self.error(refused.error, writing=False) from None
+            raise self.error_of(refused.error, writing=False) from None
 
     # Writes
 
@@ -190,8 +188,8 @@ class ZooKeeperClient:
         """The answers of all operations of one transaction; ``TransactionRefused`` if one of them is refused."""
         answer = (await self._ask([request_transaction(operations)], writing=True))[0]
         if isinstance(answer, Exception):
-            raise self.error(answer, writing=True)
-        raise_refused(answer)
+            raise self.error_of(answer, writing=True)
+        raise_if_refused(answer)
         return list(answer)
 
     async def make(self, path: str, data: bytes, acl: Sequence[ACL] | None = None) -> None:
@@ -200,13 +198,13 @@ class ZooKeeperClient:
             await self.commit([create(path, data, acl)])
         except TransactionRefused as refused:
             if not isinstance(refused.error, zk.NodeExistsError):
-                raise self.error(refused.error, writing=True) from None
+                raise self.error_of(refused.error, writing=True) from None
 
     async def ensure(self, path: str, acl: Sequence[ACL] | None = None, *, condition: Operation | None = None) -> None:
         """Make the znode and those above it where they are missing. ``TransactionRefused`` of index 0 where a condition
         does not hold."""
         missing = list[str]()
-        while path and await self.exists(path) is None:
+        while path and await self.find_stat(path) is None:
             missing.append(path)
             path = path.rpartition("/")[0]
         for one in reversed(missing):
@@ -219,7 +217,7 @@ class ZooKeeperClient:
                 if refused.index == 0:
                     raise
                 if not isinstance(refused.error, zk.NodeExistsError):
-                    raise self.error(refused.error, writing=True) from None
+                    raise self.error_of(refused.error, writing=True) from None
 
     async def set_acl(self, paths: Sequence[str], acl: Sequence[ACL]) -> None:
         """Say who may do what with each of these znodes that is there."""
@@ -227,7 +225,7 @@ class ZooKeeperClient:
         for start in range(0, len(begins), WINDOW):
             for answer in await self._ask(begins[start : start + WINDOW], writing=True):
                 if isinstance(answer, Exception) and not isinstance(answer, zk.NoNodeError):
-                    raise self.error(answer, writing=True)
+                    raise self.error_of(answer, writing=True)
 
     async def ensure_chroot(self) -> None:
         """Make the znode below which everything lies, through a connection without it."""
@@ -247,10 +245,10 @@ class ZooKeeperClient:
                 continue
             except TransactionRefused as refused:
                 if not isinstance(refused.error, zk.NoNodeError):
-                    raise self.error(refused.error, writing=True) from None
+                    raise self.error_of(refused.error, writing=True) from None
             for answer in await self._ask([request_delete(path) for path in part], writing=True):
                 if isinstance(answer, Exception) and not isinstance(answer, zk.NoNodeError):
-                    raise self.error(answer, writing=True)
+                    raise self.error_of(answer, writing=True)
 
     # The connection
 
@@ -259,7 +257,7 @@ class ZooKeeperClient:
         batch: AnswerBatch | None = None
         try:
             with deadline(self._answer_s):
-                kazoo = await self._ready()
+                kazoo = await self._wait_ready()
                 batch = AnswerBatch(asyncio.get_running_loop(), len(begins))
                 if begins:
                     self._handler.batch = batch
@@ -271,22 +269,22 @@ class ZooKeeperClient:
                     await batch.future
         except TimeoutError:
             if writing and batch is not None:
-                raise _unknown(f"no answer within {self._answer_s:g} s") from None
+                raise _unknown_error(f"no answer within {self._answer_s:g} s") from None
             text = f"{self.access.place} did not answer within {self._answer_s:g} s"
             if why := "" if self.connected else await asyncio.to_thread(certificate_trouble, self.access):
                 raise Unavailable(f"{text}: {why}", remedy="correct tls in the access file") from None
             raise Unavailable(text, remedy="do a majority of its servers run?") from None
         return batch.answers
 
-    async def _ready(self) -> LoopKazoo:
+    async def _wait_ready(self) -> LoopKazoo:
         if self._closed:
-            raise _closed()
+            raise _closed_error()
         if self._kazoo is None:
             self._begin()
         while not self._connected.is_set():
             await self._connected.wait()
             if self._closed:
-                raise _closed()
+                raise _closed_error()
         assert self._kazoo is not None
         return self._kazoo
 
@@ -312,10 +310,10 @@ class ZooKeeperClient:
         )
         loop = self._loop
         kazoo.follow(loop)
-        kazoo.add_listener(lambda state: post(loop, self._changed, kazoo, state))
+        kazoo.add_listener(lambda state: post(loop, self._handle_state, kazoo, state))
         kazoo.start_async()
 
-    def _changed(self, kazoo: LoopKazoo, state: str) -> None:
+    def _handle_state(self, kazoo: LoopKazoo, state: str) -> None:
         """Take over a change of the connection's state."""
         if kazoo is not self._kazoo or self._closed:
             return
@@ -342,21 +340,25 @@ class ZooKeeperClient:
             stop_apart(kazoo)
             self._begin()
 
-    def error(self, error: Exception, *, writing: bool) -> OutliveError:
+    def error_of(self, error: Exception, *, writing: bool) -> OutliveError:
         """What an answer of kazoo means."""
         text = str(error) or type(error).__name__
         if isinstance(error, _LOST):
             if self._closed and not writing:
-                return _closed()
-            return _unknown("the connection was lost") if writing else Unavailable("the connection to ZooKeeper broke")
+                return _closed_error()
+            return (
+                _unknown_error("the connection was lost")
+                if writing
+                else Unavailable("the connection to ZooKeeper broke")
+            )
         if isinstance(error, zk.NoAuthError | zk.AuthFailedError):
             who = f"user {self.access.user!r}" if self.access.user else "a client without a user"
-            remedy = "see user and password of the access file, and the ACLs: docs/operating/zookeeper.md#acls"
+            remedy = "see user and password of the access file, and the ACLs: docs/how-to/zookeeper.md#acls"
             return Forbidden(f"{self.access.place} does not let {who} do this", remedy=remedy)
         if isinstance(error, zk.BadArgumentsError):
             return Invalid(f"ZooKeeper does not take this: {text}", remedy="see docs/reference/store.md#zookeeper")
         if writing and not isinstance(error, _NOT_APPLIED):
-            return _unknown(text)
+            return _unknown_error(text)
         return Unavailable(f"ZooKeeper refused: {type(error).__name__} {text}", remedy="see the log of its servers")
 
     async def close(self) -> None:
@@ -377,9 +379,9 @@ class ZooKeeperClient:
             _log.info("store.zookeeper.close_goes_on", place=self.access.place)
 
 
-def _unknown(why: str) -> Unknown:
+def _unknown_error(why: str) -> Unknown:
     return Unknown(f"the answer to a write was lost: {why}", remedy="read the object to see what became of it")
 
 
-def _closed() -> Unavailable:
+def _closed_error() -> Unavailable:
     return Unavailable("the store was closed", remedy="open it again")

@@ -11,7 +11,7 @@ import re
 import zlib
 from typing import Final
 
-from outlive.base.errors import Invalid
+from outlive.base import Invalid
 from outlive.resources import Resource
 from outlive.store.schema.documents import SchemaDocument
 
@@ -32,34 +32,34 @@ class TreeLayout:
     def __init__(self, document: SchemaDocument) -> None:
         self.document = document
 
-    def base(self, key: str) -> str:
+    def base_path(self, key: str) -> str:
         """A path that exists once, such as that of ``keys``."""
-        path = self.document.path(key)
+        path = self.document.find_path(key)
         if path is None:
             raise Invalid(f"storage schema {self.document.version} has no {key}", remedy="upgrade it: outlive schema")
         return path or "/"
 
-    def keeps(self, kind: type[Resource]) -> bool:
+    def has_kind(self, kind: type[Resource]) -> bool:
         """Whether this version knows the kind."""
-        return self.document.path(f"objects.{kind.info.plural}") is not None
+        return self.document.find_path(f"objects.{kind.info.plural}") is not None
 
-    def objects(self, kind: type[Resource]) -> str:
+    def kind_path(self, kind: type[Resource]) -> str:
         """The parent of the kind's buckets."""
-        return self.base(f"objects.{kind.info.plural}")
+        return self.base_path(f"objects.{kind.info.plural}")
 
-    def object(self, kind: type[Resource], name: str, uid: str) -> str:
+    def object_path(self, kind: type[Resource], name: str, uid: str) -> str:
         """Of one object."""
-        return f"{self.objects(kind)}/{self._bucket(kind, name)}/{name},{uid}"
+        return f"{self.kind_path(kind)}/{self._bucket_of(kind, name)}/{name},{uid}"
 
-    def name(self, kind: type[Resource], name: str) -> str:
+    def name_path(self, kind: type[Resource], name: str) -> str:
         """What holds the uid of the object that has the name."""
-        return f"{self.base(f'names.{kind.info.plural}')}/{self._bucket(kind, name)}/{name}"
+        return f"{self.base_path(f'names.{kind.info.plural}')}/{self._bucket_of(kind, name)}/{name}"
 
-    def log(self, kind: type[Resource], host: str = "") -> str:
+    def log_path(self, kind: type[Resource], host: str = "") -> str:
         """The log of the kind's changes: of all objects, or of those of one host."""
-        return f"{self.base(f'bumps.{kind.info.plural}')}/{HOST_SHARD + host if host else ALL}"
+        return f"{self.base_path(f'bumps.{kind.info.plural}')}/{HOST_SHARD + host if host else ALL}"
 
-    def _bucket(self, kind: type[Resource], name: str) -> str:
+    def _bucket_of(self, kind: type[Resource], name: str) -> str:
         return f"{zlib.crc32(name.encode()) % self.document.buckets[kind.info.plural]:02x}"
 
 

@@ -13,21 +13,18 @@ from typing import TYPE_CHECKING, Final
 
 from kazoo import exceptions as zk
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import set_within
-from outlive.base.errors import OutliveError, Unavailable, Unknown
-from outlive.base.logging import get_logger
+from outlive.base import Clock, OutliveError, Unavailable, Unknown, get_logger, set_within
 from outlive.store.schema.lock_tries import (
     LockAnswer,
     LockInput,
     LockOutcome,
     LockResult,
     count_tries,
-    pause_before_next,
+    retry_pause_s,
 )
 from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout
-from outlive.store.zookeeper.requests import Operation, TransactionRefused
+from outlive.store.zookeeper.requests import TransactionRefused
 
 if TYPE_CHECKING:
     from outlive.store.zookeeper.schema_view import SchemaView
@@ -54,8 +51,8 @@ class StoreLock:
         """Wait for the lock, up to ``limit_s`` at each try; a lost connection is tried again (``lock.acquire``)."""
         outcomes: list[LockOutcome] = []
         while True:
-            outcomes.append(await self._try(limit_s))
-            pause_s = pause_before_next(outcomes)
+            outcomes.append(await self._try_once(limit_s))
+            pause_s = retry_pause_s(outcomes)
             if pause_s is None:
                 result = count_tries(LockInput(outcomes=tuple(outcomes)))
                 if result.result is not LockAnswer.ACQUIRED:
@@ -66,13 +63,13 @@ class StoreLock:
     async def release(self) -> None:
         """Give the lock back; nothing happens where it was not acquired. The end of the session does it as well."""
         try:
-            mine = await self._list_own()
+            mine = [name for name in await self._list_contenders() if name.startswith(self._prefix)]
             if mine:
                 await self._client.delete_many([f"{self._path}/{one}" for one in mine])
         except OutliveError as error:
             _log.info("store.zookeeper.lock_not_released", path=self._path, why=str(error))
 
-    async def _try(self, limit_s: float) -> LockOutcome:
+    async def _try_once(self, limit_s: float) -> LockOutcome:
         until = self._clock.monotonic() + limit_s
         try:
             while True:
@@ -84,21 +81,24 @@ class StoreLock:
                     return LockOutcome.TIMEOUT
                 gone = asyncio.Event()
                 watched = f"{self._path}/{before}"
-                if await self._client.exists(watched, self._client.waker(gone)) is not None:
+                if await self._client.find_stat(watched, self._client.make_waker(gone)) is not None:
                     await set_within(gone, left_s)
         except (Unavailable, Unknown):
             return LockOutcome.CONNECTION_ERROR
         except TransactionRefused as refused:
             if isinstance(refused.error, zk.NoNodeError):
                 return LockOutcome.NO_NODE
-            raise self._client.error(refused.error, writing=True) from None
+            raise self._client.error_of(refused.error, writing=True) from None
 
     async def _find_predecessor(self) -> str | None:
         """The last one that has to go before this is its turn; ``None``: it is."""
         names = await self._list_contenders()
         mine = [name for name in names if name.startswith(self._prefix)]
         if not mine:
-            await self._client.commit([_ephemeral(f"{self._path}/{self._prefix}")])
+            path = f"{self._path}/{self._prefix}"
+            await self._client.commit(
+                [lambda transaction: transaction.create(path, b"", ephemeral=True, sequence=True)]
+            )
             names = await self._list_contenders()
             mine = [name for name in names if name.startswith(self._prefix)]
             if not mine:
@@ -109,21 +109,18 @@ class StoreLock:
 
     async def _list_contenders(self) -> list[str]:
         """Of all that want the lock, in the order in which they came."""
-        found = (await self._client.children_many((self._path,), fresh=True))[0] or []
+        found = (await self._client.list_children((self._path,), fresh=True))[0] or []
         return sorted(found, key=lambda name: name[-_DIGITS:])
-
-    async def _list_own(self) -> list[str]:
-        return [name for name in await self._list_contenders() if name.startswith(self._prefix)]
 
 
 @asynccontextmanager
-async def tree_at_rest(client: ZooKeeperClient, schema: SchemaView, *, clock: Clock) -> AsyncIterator[TreeLayout]:
+async def hold_schema(client: ZooKeeperClient, schema: SchemaView, *, clock: Clock) -> AsyncIterator[TreeLayout]:
     """Keep everybody from changing the storage schema meanwhile; where everything lies. ``Unavailable``: it is being
     changed."""
     changing = Unavailable(
         "the storage schema is being changed", remedy="try again when outlive schema status says that it is over"
     )
-    path = (await schema.layout()).base("schema.locks")
+    path = (await schema.get_layout()).base_path("schema.locks")
     await client.ensure(path, await client.get_acl(SCHEMA_PATH))
     lock = StoreLock(client, path, owner=f"rest-{id(client)}-{clock.now()}", shared=True, clock=clock)
     if (await lock.acquire(REST_S)).result is not LockAnswer.ACQUIRED:
@@ -132,16 +129,12 @@ async def tree_at_rest(client: ZooKeeperClient, schema: SchemaView, *, clock: Cl
         await schema.read()
         if schema.is_moving:
             raise changing
-        yield await schema.layout()
+        yield await schema.get_layout()
     finally:
         await lock.release()
 
 
 async def is_locked(client: ZooKeeperClient, path: str) -> bool:
     """Whether anybody holds the lock as a writer, or waits for it."""
-    found = (await client.children_many((path,), fresh=True))[0] or []
+    found = (await client.list_children((path,), fresh=True))[0] or []
     return any(WRITER in name for name in found)
-
-
-def _ephemeral(path: str) -> Operation:
-    return lambda transaction: transaction.create(path, b"", ephemeral=True, sequence=True)

@@ -15,8 +15,7 @@ from kazoo import exceptions as zk
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import ACL
 
-from outlive.base.errors import OutliveError, Unavailable
-from outlive.base.logging import get_logger
+from outlive.base import OutliveError, Unavailable, get_logger
 from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import entry_number, entry_path
 from outlive.store.zookeeper.requests import Operation, TransactionRefused, create, remove
@@ -84,19 +83,19 @@ class LogReader:
         self._wake = wake
         self._make = make
 
-    async def end(self) -> LogPlace:
+    async def find_end(self) -> LogPlace:
         """Where a reader begins that lists afterwards; the log is made where nobody has made it yet."""
-        stat = await self._client.exists(self._path, fresh=True)
+        stat = await self._client.find_stat(self._path, fresh=True)
         if stat is None and self._make is not None:
             await self._make()
-            stat = await self._client.exists(self._path, fresh=True)
+            stat = await self._client.find_stat(self._path, fresh=True)
         if stat is None:
             raise Unavailable(f"{self._path} does not stay", remedy="try again")
         return LogPlace(stat.czxid, next_number(stat))
 
-    async def after(self, place: LogPlace, *, fresh: bool) -> tuple[list[LogEntry], LogPlace]:
+    async def read_after(self, place: LogPlace, *, fresh: bool) -> tuple[list[LogEntry], LogPlace]:
         """What was written since; ``Lagging`` where that cannot be said. ``fresh``: in a new session."""
-        stat = await self._client.exists(self._path, self._wake, fresh=fresh)
+        stat = await self._client.find_stat(self._path, self._wake, fresh=fresh)
         if stat is None or stat.czxid != place.log:
             raise Lagging(f"{self._path} is another log")
         end = next_number(stat)
@@ -120,7 +119,7 @@ class LogReader:
 
     async def is_behind(self, place: LogPlace) -> bool:
         """Whether there is more by now; else ``wake`` is called when there is."""
-        return await self._client.exists(entry_path(self._path, place.number), self._wake) is not None
+        return await self._client.find_stat(entry_path(self._path, place.number), self._wake) is not None
 
 
 def _decode(path: str, raw: bytes) -> LogEntry:
@@ -146,10 +145,10 @@ async def trim(
     try:
         oldest = number - kept
         if number % SWEEP_EVERY == 0 or number >= renew_at:
-            children = (await client.children_many((log,)))[0] or []
+            children = (await client.list_children((log,)))[0] or []
             numbers = sorted(entry_number(child) for child in children)
             if number >= renew_at:
-                await _begin_anew(client, log, numbers, acl, condition)
+                await _replace_log(client, log, numbers, acl, condition)
                 return
             paths = [entry_path(log, one) for one in numbers if one < oldest]
         else:
@@ -159,7 +158,7 @@ async def trim(
         _log.info("store.zookeeper.not_trimmed", log=log, why=str(error))
 
 
-async def _begin_anew(
+async def _replace_log(
     client: ZooKeeperClient, log: str, numbers: list[int], acl: Sequence[ACL], condition: Operation | None
 ) -> None:
     """Replace the log by an empty one: its readers list again. A write that comes meanwhile has it refused."""

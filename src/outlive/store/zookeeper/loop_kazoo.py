@@ -17,7 +17,7 @@ from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData, 
 from kazoo.protocol.states import KeeperState
 from kazoo.security import ACL, OPEN_ACL_UNSAFE
 
-from outlive.base.logging import get_logger
+from outlive.base import get_logger
 from outlive.store.zookeeper.requests import Operation
 
 _SENDING: Final = (KeeperState.CONNECTED, KeeperState.CONNECTING)
@@ -40,7 +40,7 @@ class AnswerBatch:
         self._missing = count
         self._lock = threading.Lock()
 
-    def slot(self) -> _Slot:
+    def next_slot(self) -> _Slot:
         """Where the next answer goes."""
         self._begun += 1
         return _Slot(self, self._begun - 1)
@@ -125,7 +125,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def async_result(self) -> Any:
         """Where the answer to the next request goes."""
-        return self.batch.slot() if self.batch is not None else super().async_result()
+        return self.batch.next_slot() if self.batch is not None else super().async_result()
 
     def select(
         self, readable: Sequence[Any], writable: Sequence[Any], _: Sequence[Any], timeout: float | None = None
@@ -157,21 +157,21 @@ class OpenTransaction:
     ) -> None:
         """Make a znode."""
         flags = (1 if ephemeral else 0) | (2 if sequence else 0)
-        self.operations.append(Create(self._path(path), data, acl or OPEN_ACL_UNSAFE, flags))
+        self.operations.append(Create(self._full_path(path), data, acl or OPEN_ACL_UNSAFE, flags))
 
     def set_data(self, path: str, data: bytes, version: int = -1) -> None:
         """Replace the data of a znode."""
-        self.operations.append(SetData(self._path(path), data, version))
+        self.operations.append(SetData(self._full_path(path), data, version))
 
     def delete(self, path: str, version: int = -1) -> None:
         """Delete a znode."""
-        self.operations.append(Delete(self._path(path), version))
+        self.operations.append(Delete(self._full_path(path), version))
 
     def check(self, path: str, version: int) -> None:
         """Refuse all unless the znode has this version."""
-        self.operations.append(CheckVersion(self._path(path), version))
+        self.operations.append(CheckVersion(self._full_path(path), version))
 
-    def _path(self, path: str) -> str:
+    def _full_path(self, path: str) -> str:
         return (self._chroot or "/") if path == "/" else self._chroot + path
 
 

@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, Final, Generic
 
 import msgspec
 
-from outlive.base import limits
-from outlive.base.deadline import set_within
-from outlive.base.errors import OutliveError, Unavailable
-from outlive.base.logging import get_logger
+from outlive.base import OutliveError, Unavailable, get_logger, limits, set_within
 from outlive.resources import HOST_LABEL, ObjectRef, R
 from outlive.store.contract import Change, Delete, Malformed, Synced, Upsert
-from outlive.store.observers import wanted_label
+from outlive.store.observers import find_label
 from outlive.store.selectors import Selector
 from outlive.store.zookeeper.log import Lagging, LogEntry, LogPlace, LogReader
-from outlive.store.zookeeper.rows import understood_row
+from outlive.store.zookeeper.rows import decode_selected
 
 if TYPE_CHECKING:
     from outlive.store.zookeeper.layout import TreeLayout
@@ -56,22 +53,22 @@ class KindObserver(Generic[R]):
         self._woken = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    async def changes(self) -> AsyncGenerator[Change[R], None]:
+    async def watch_changes(self) -> AsyncGenerator[Change[R], None]:
         """A listing, ``Synced``, and every change after it; an error of the store is a doubt."""
-        client, wanted = self._store.client, wanted_label(self._selector)
-        layout = await self._store.layout()
+        client, wanted = self._store.client, find_label(self._selector)
+        layout = await self._store.get_layout()
         host = wanted[1] if wanted is not None and wanted[0] == HOST_LABEL else ""
-        log = layout.log(self._kind, host)
+        log = layout.log_path(self._kind, host)
 
         async def make() -> None:
-            await self._store.schema.ensure((log,), layout, await self._store.acl(self._kind, layout))
+            await self._store.schema.ensure((log,), layout, await self._store.read_acl(self._kind, layout))
 
         reader = LogReader(client, log, self._wake, make)
         stops = [client.listen(self._woken.set), self._store.schema.listen(self._woken.set)]
         try:
             session = client.session
-            place = await reader.end()
-            async for name, uid, raw, version in self._store.reader.rows(self._kind, layout):
+            place = await reader.find_end()
+            async for name, uid, raw, version in self._store.reader.read_rows(self._kind, layout):
                 for change in self._follow_row(name, uid, raw, version):
                     yield change
             yield Synced()
@@ -79,7 +76,7 @@ class KindObserver(Generic[R]):
             while True:
                 try:
                     now = client.session
-                    changes, place = await self._missed(reader, place, layout, fresh=now != session)
+                    changes, place = await self._read_missed(reader, place, layout, fresh=now != session)
                     session, read_s = now, self._store.clock.monotonic()
                 except OutliveError as error:
                     if self._store.clock.monotonic() - read_s > DOUBT_S or self._store.closed:
@@ -96,15 +93,15 @@ class KindObserver(Generic[R]):
             for stop in stops:
                 stop()
 
-    async def _missed(
+    async def _read_missed(
         self, reader: LogReader, place: LogPlace, layout: TreeLayout, *, fresh: bool
     ) -> tuple[list[Change[R]], LogPlace]:
         """What was written since, as changes that were not shown yet; nothing counts as shown if it raises."""
         session = self._store.client.session
-        entries, end = await reader.after(place, fresh=fresh)
+        entries, end = await reader.read_after(place, fresh=fresh)
         last = {(entry.name, entry.uid): entry for entry in entries}  # in the order of their first entries
         there = [entry for entry in last.values() if not entry.gone]
-        found = await self._store.reader.objects(self._kind, [(one.name, one.uid) for one in there], layout)
+        found = await self._store.reader.read_objects(self._kind, [(one.name, one.uid) for one in there], layout)
         if self._store.client.session != session:
             raise Unavailable("the session was replaced while it read")
         states = {(one.name, one.uid): row for one, row in zip(there, found, strict=True)}
@@ -134,7 +131,7 @@ class KindObserver(Generic[R]):
             del self._shown[name]
             changes.append(self._delete(name, before.uid))
             before = None
-        found = understood_row(self._kind, name, uid, raw, version, self._selector)
+        found = decode_selected(self._kind, name, uid, raw, version, self._selector)
         if isinstance(found, Malformed):
             return [*changes, found]
         if found is None:

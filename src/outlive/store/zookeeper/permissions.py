@@ -1,7 +1,7 @@
 """Who may do what with which znode: two users, controllers and coordinators, by the tables of readers and writers.
 
 An ACL knows no fields. So who may write one field of a kind may write all of it here, and plain hosts are given no
-user at all: they use the API of a controller, which applies the whole table (docs/operating/zookeeper.md#acls).
+user at all: they use the API of a controller, which applies the whole table (docs/how-to/zookeeper.md#acls).
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from typing import Final
 import msgspec
 from kazoo.security import ACL, Id, make_acl, make_digest_acl_credential
 
-from outlive.base.errors import NotUnderstood
-from outlive.resources import KINDS, Resource
-from outlive.resources.readers import READERS
-from outlive.resources.writers import ROLES
+from outlive.base import NotUnderstood
+from outlive.resources import KINDS, READERS, ROLES, Resource
 from outlive.store.zookeeper.access import ZooKeeperAccess
 from outlive.store.zookeeper.layout import TreeLayout
 
@@ -42,35 +40,35 @@ def coordinator_writes(kind: type[Resource]) -> bool:
     return any(names & set(those) for those in (*writers.fields.values(), writers.creates, writers.deletes))
 
 
-def acls(layout: TreeLayout, controllers: str, coordinators: str) -> Iterator[tuple[str, list[ACL]]]:
+def znode_acls(layout: TreeLayout, controllers: str, coordinators: str) -> Iterator[tuple[str, list[ACL]]]:
     """The ACL of each znode that a new store begins with, which those below it take over; by ids of users."""
 
-    def rights(of_coordinators: dict[str, bool] | None) -> list[ACL]:
+    def build_acl(of_coordinators: dict[str, bool] | None) -> list[ACL]:
         made = [make_acl("digest", controllers, all=True)]
         if of_coordinators is not None:
             made.append(make_acl("digest", coordinators, **of_coordinators))
         return made
 
     for key in (*SECTIONS, "incarnation"):
-        yield layout.base(key), rights(_READ)
-    yield layout.base("keys"), rights(None)
-    yield layout.base("schema"), rights(_WRITE)
-    for kind in filter(layout.keeps, KINDS.values()):
+        yield layout.base_path(key), build_acl(_READ)
+    yield layout.base_path("keys"), build_acl(None)
+    yield layout.base_path("schema"), build_acl(_WRITE)
+    for kind in filter(layout.has_kind, KINDS.values()):
         writes, reads = coordinator_writes(kind), coordinator_reads(kind)
-        given = rights(_WRITE if writes else _READ if reads else None)
+        given = build_acl(_WRITE if writes else _READ if reads else None)
         for section in SECTIONS:
-            yield layout.base(f"{section}.{kind.info.plural}"), given
-    yield "/", rights(_READ)
+            yield layout.base_path(f"{section}.{kind.info.plural}"), given
+    yield "/", build_acl(_READ)
 
 
-def acls_as(layout: TreeLayout, controllers: str, given: Sequence[ACL]) -> dict[str, list[ACL]]:
+def convert_acls(layout: TreeLayout, controllers: str, given: Sequence[ACL]) -> dict[str, list[ACL]]:
     """The same in a store with these users, where ``given`` is the ACL of what both may write. Empty where anybody may
     do anything, or others than these two were let in by hand: then what is new takes over the ACL of what is above."""
     ids = {one.id.id for one in given if one.id.scheme == "digest"}
     others = ids - {controllers}
     if len(ids) != len(given) or controllers not in ids or len(others) != 1:
         return {}
-    return dict(acls(layout, controllers, others.pop()))
+    return dict(znode_acls(layout, controllers, others.pop()))
 
 
 def is_hidden(acl: Sequence[ACL]) -> bool:

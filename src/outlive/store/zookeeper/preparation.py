@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 from kazoo.security import ACL, OPEN_ACL_UNSAFE
 
-from outlive.base.clock import Clock
-from outlive.base.errors import NotUnderstood
+from outlive.base import Clock, NotUnderstood
 from outlive.resources import KINDS
 from outlive.store.schema.documents import latest_version
 from outlive.store.zookeeper.access import ZooKeeperAccess
 from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout
-from outlive.store.zookeeper.locks import tree_at_rest
-from outlive.store.zookeeper.permissions import SECTIONS, acls, decode_acl, digest_id, encode_acl
+from outlive.store.zookeeper.locks import hold_schema
+from outlive.store.zookeeper.permissions import SECTIONS, decode_acl, digest_id, encode_acl, znode_acls
 from outlive.store.zookeeper.requests import replace_data
 from outlive.store.zookeeper.schema_view import SchemaView
 
@@ -27,32 +26,34 @@ async def prepare_store(
     await client.ensure_chroot()
     if await client.get(SCHEMA_PATH, fresh=True) is None:
         newest = latest_version()
-        acl = _acls(TreeLayout(schema.document(newest)), client, coordinators).get(SCHEMA_PATH)
+        acl = _initial_acls(TreeLayout(schema.document(newest)), client, coordinators).get(SCHEMA_PATH)
         await client.make(SCHEMA_PATH, str(newest).encode(), acl)
-    async with tree_at_rest(client, schema, clock=clock) as layout:
-        await _prepare(client, layout, _acls(layout, client, coordinators))
+    async with hold_schema(client, schema, clock=clock) as layout:
+        await _prepare(client, layout, _initial_acls(layout, client, coordinators))
 
 
-def _acls(layout: TreeLayout, client: ZooKeeperClient, coordinators: ZooKeeperAccess | None) -> dict[str, list[ACL]]:
-    return dict(acls(layout, digest_id(client.access), digest_id(coordinators))) if coordinators else {}
+def _initial_acls(
+    layout: TreeLayout, client: ZooKeeperClient, coordinators: ZooKeeperAccess | None
+) -> dict[str, list[ACL]]:
+    return dict(znode_acls(layout, digest_id(client.access), digest_id(coordinators))) if coordinators else {}
 
 
 async def _prepare(client: ZooKeeperClient, layout: TreeLayout, given: dict[str, list[ACL]]) -> None:
     for key in layout.document.zookeeper["base"]:
-        path = layout.base(key)
+        path = layout.base_path(key)
         if path != "/" and not key.startswith("schema"):
             await client.make(path, b"", given.get(path))
     for path, acl in given.items():
         await client.set_acl([path], acl)
-    for kind in filter(layout.keeps, KINDS.values()):
-        root = layout.objects(kind)
-        await client.make(layout.log(kind), b"", given.get(root))
+    for kind in filter(layout.has_kind, KINDS.values()):
+        root = layout.kind_path(kind)
+        await client.make(layout.log_path(kind), b"", given.get(root))
         if given:
             await client.commit([replace_data(root, encode_acl(given[root]))])
         else:
             await _mend_acl(client, root)
         for section in SECTIONS if given else ():
-            await _apply_acl(client, root := layout.base(f"{section}.{kind.info.plural}"), given[root])
+            await _apply_acl(client, root := layout.base_path(f"{section}.{kind.info.plural}"), given[root])
 
 
 async def _mend_acl(client: ZooKeeperClient, root: str) -> None:
@@ -67,8 +68,8 @@ async def _mend_acl(client: ZooKeeperClient, root: str) -> None:
 
 async def _apply_acl(client: ZooKeeperClient, root: str, acl: Sequence[ACL]) -> None:
     """Have all znodes below a kind's own its ACL: what was made before with another one, too."""
-    parents = [f"{root}/{one}" for one in (await client.children_many((root,)))[0] or ()]
+    parents = [f"{root}/{one}" for one in (await client.list_children((root,)))[0] or ()]
     await client.set_acl(parents, acl)
     for parent in parents:
-        children = (await client.children_many((parent,)))[0] or ()
+        children = (await client.list_children((parent,)))[0] or ()
         await client.set_acl([f"{parent}/{one}" for one in children], acl)

@@ -11,20 +11,19 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from outlive.base import limits
-from outlive.base.errors import Invalid, NotUnderstood, Unavailable
+from outlive.base import Invalid, NotUnderstood, Unavailable, limits
 from outlive.resources import R, Resource, check_name
 from outlive.store.contract import Malformed, Page
 from outlive.store.selectors import Selector
 from outlive.store.zookeeper.client import Found, ZooKeeperClient
 from outlive.store.zookeeper.layout import TreeLayout, split_object
-from outlive.store.zookeeper.rows import Row, RowCache, row_of, state_of, understood_row
+from outlive.store.zookeeper.rows import Row, RowCache, decode_selected, row_of, state_of
 from outlive.store.zookeeper.schema_view import SchemaView
 
 LISTINGS: Final = 8
 """Listings in pages of which the names are remembered until the next page."""
 
-NONSENSE_NAME: Final = "write the uid of its object into that znode, or delete it: docs/operating/zookeeper.md#nonsense"
+NONSENSE_NAME: Final = "write the uid of its object into that znode, or delete it: docs/how-to/zookeeper.md#nonsense"
 """What helps where a name leads to no object."""
 
 Places = list[tuple[str, str]]
@@ -53,48 +52,48 @@ class ObjectReader:
         self._schema.confirm(layout, schema)  # it was read after them
         return found
 
-    async def row(self, kind: type[Resource], name: str, *, fresh: bool) -> Row | None:
+    async def read_row(self, kind: type[Resource], name: str, *, fresh: bool) -> Row | None:
         """The object of that name as it is stored; ``None`` if there is none."""
         try:
             check_name(name)
         except Invalid:
             return None
-        layout = await self._schema.layout()
+        layout = await self._schema.get_layout()
         hint = self.cache.get(kind, name)
         if hint is not None:  # who has the name has the znode: both are made and removed together
-            (found,) = await self.get_many((layout.object(kind, name, hint.uid),), layout, fresh=fresh)
+            (found,) = await self.get_many((layout.object_path(kind, name, hint.uid),), layout, fresh=fresh)
             if found is not None:
                 return self.cache.keep(kind, name, row_of(hint.uid, found))
             self.cache.forget(kind, name)
-        (named,) = await self.get_many((layout.name(kind, name),), layout, fresh=fresh)
+        (named,) = await self.get_many((layout.name_path(kind, name),), layout, fresh=fresh)
         if named is None:
             return None
         uid = named[0].decode("ascii", "replace")
-        (found,) = await self.get_many((layout.object(kind, name, uid),), layout)
+        (found,) = await self.get_many((layout.object_path(kind, name, uid),), layout)
         if found is None:  # it went since; what came after it counts
-            (named,) = await self.get_many((layout.name(kind, name),), layout, fresh=fresh)
+            (named,) = await self.get_many((layout.name_path(kind, name),), layout, fresh=fresh)
             if named is None:
                 return None
             if named[0].decode("ascii", "replace") == uid:  # both go together, so this one says nonsense
-                what = f"{layout.name(kind, name)} names {uid[:80]!r}, which no {kind.kind()} of that name is"
+                what = f"{layout.name_path(kind, name)} names {uid[:80]!r}, which no {kind.kind()} of that name is"
                 raise NotUnderstood(what, remedy=NONSENSE_NAME)
             raise Unavailable(f"{kind.kind()}/{name} is being replaced", remedy="try again")
         return self.cache.keep(kind, name, row_of(uid, found))
 
-    async def page(self, kind: type[R], selector: Selector | None, limit: int, token: str) -> Page[R]:
+    async def read_page(self, kind: type[R], selector: Selector | None, limit: int, token: str) -> Page[R]:
         """One page in name order; its names are of the moment of the first page."""
-        layout = await self._schema.layout()
+        layout = await self._schema.get_layout()
         names = self._listings.pop((kind.kind(), token), None) if token else None
         if names is None:
-            names = [place for place in await self._places(kind, layout) if place[0] > token]
+            names = [place for place in await self._list_places(kind, layout) if place[0] > token]
         items: list[R] = []
         malformed: list[Malformed] = []
         last = ""
         for start in range(0, len(names), limits.YIELD_OBJECTS):
             part = names[start : start + limits.YIELD_OBJECTS]
-            rows = await self.objects(kind, part, layout)
+            rows = await self.read_objects(kind, part, layout)
             for number, ((name, uid), row) in enumerate(zip(part, rows, strict=True)):
-                found = understood_row(kind, name, uid, *row, selector) if row is not None else None
+                found = decode_selected(kind, name, uid, *row, selector) if row is not None else None
                 if found is not None and len(items) + len(malformed) == limit:
                     self._listings[kind.kind(), last] = names[start + number :]
                     while len(self._listings) > LISTINGS:
@@ -108,29 +107,29 @@ class ObjectReader:
             await asyncio.sleep(0)
         return Page(tuple(items), malformed=tuple(malformed))
 
-    async def rows(self, kind: type[Resource], layout: TreeLayout) -> AsyncIterator[tuple[str, str, bytes, int]]:
+    async def read_rows(self, kind: type[Resource], layout: TreeLayout) -> AsyncIterator[tuple[str, str, bytes, int]]:
         """Name, uid, JSON and version of every object of the kind, in name order. ``Unavailable`` where another session
         begins meanwhile, whose server may lag behind."""
-        places = await self._places(kind, layout)
+        places = await self._list_places(kind, layout)
         session = self._client.session
         for start in range(0, len(places), limits.YIELD_OBJECTS):
             part = places[start : start + limits.YIELD_OBJECTS]
-            states = await self.objects(kind, part, layout)
+            states = await self.read_objects(kind, part, layout)
             if self._client.session != session:
                 raise Unavailable("the session was replaced while it listed", remedy="list again")
             for (name, uid), row in zip(part, states, strict=True):
                 if row is not None:
                     yield name, uid, *row
 
-    async def objects(self, kind: type[Resource], places: Sequence[tuple[str, str]], layout: TreeLayout) -> States:
+    async def read_objects(self, kind: type[Resource], places: Sequence[tuple[str, str]], layout: TreeLayout) -> States:
         """JSON and version of the objects of these names and uids, in their order; ``None`` where one is gone."""
-        found = await self.get_many([layout.object(kind, name, uid) for name, uid in places], layout)
+        found = await self.get_many([layout.object_path(kind, name, uid) for name, uid in places], layout)
         return [None if one is None else state_of(one) for one in found]
 
-    async def _places(self, kind: type[Resource], layout: TreeLayout) -> Places:
+    async def _list_places(self, kind: type[Resource], layout: TreeLayout) -> Places:
         """Names and uids of all objects of the kind, in name order."""
-        root = layout.objects(kind)
-        buckets = (await self._client.children_many((root,), fresh=True))[0] or []
-        found = await self._client.children_many([f"{root}/{bucket}" for bucket in buckets])
+        root = layout.kind_path(kind)
+        buckets = (await self._client.list_children((root,), fresh=True))[0] or []
+        found = await self._client.list_children([f"{root}/{bucket}" for bucket in buckets])
         await self.get_many((), layout)
         return sorted(split_object(child) for children in found for child in children or ())

@@ -83,7 +83,7 @@ def remove(path: str, version: int = -1) -> Operation:
     return lambda transaction: transaction.delete(path, version=version)
 
 
-def raise_refused(answers: Any) -> None:
+def raise_if_refused(answers: Any) -> None:
     """``TransactionRefused`` with the operation that was refused, if one was."""
     for index, answer in enumerate(answers):
         if isinstance(answer, zk.KazooException) and not isinstance(

@@ -7,13 +7,12 @@ from typing import Final, cast
 
 import msgspec
 
-from outlive.base.errors import Invalid, NotUnderstood
-from outlive.resources import ObjectRef, R, Resource
-from outlive.resources.codec import decode
+from outlive.base import Invalid, NotUnderstood
+from outlive.resources import ObjectRef, R, Resource, decode
 from outlive.store.contract import MALFORMED, Malformed
 from outlive.store.schema.state import split_moved
 from outlive.store.selectors import Selector
-from outlive.store.tables import Batch, Tables, labels_of
+from outlive.store.tables import Tables, WriteBatch, labels_of
 from outlive.store.zookeeper.client import Found
 
 CACHED: Final = 4096
@@ -32,7 +31,7 @@ class Row(msgspec.Struct, frozen=True):
     """Which wrote it last; the version that others see."""
 
 
-class OneObject(Batch):
+class OneObject(WriteBatch):
     """A batch for one write of one object, which was decoded already."""
 
     def __init__(self, kind: type[Resource], key: str, row: Row | None, found: Resource | None) -> None:
@@ -43,7 +42,7 @@ class OneObject(Batch):
         self.taken: set[str] = set()
         """Names that other objects have."""
 
-    def raw(self, kind: type[Resource], key: str) -> bytes | None:
+    def find_raw(self, kind: type[Resource], key: str) -> bytes | None:
         """The object as it is stored; empty for another one that has the name."""
         if key in self.taken:
             return b""
@@ -99,23 +98,23 @@ def state_of(found: Found) -> tuple[bytes, int]:
     return raw, int(moved) if moved.isdecimal() else found[1].mzxid
 
 
-def versioned(obj: R, transaction: int) -> R:
+def set_version(obj: R, transaction: int) -> R:
     """The object with the version that others see."""
     meta = msgspec.structs.replace(obj.metadata, resource_version=str(transaction))
     return msgspec.structs.replace(obj, metadata=meta)
 
 
-def decoded(kind: type[R], row: Row | None) -> R | None:
+def decode_row(kind: type[R], row: Row | None) -> R | None:
     """The object that a write is judged on; ``NotUnderstood`` for one that is not."""
     if row is None:
         return None
     try:
-        return versioned(decode(kind, row.raw), row.transaction)
+        return set_version(decode(kind, row.raw), row.transaction)
     except Invalid as error:
         raise NotUnderstood(f"the stored {kind.kind()} is not understood: {error}", remedy=MALFORMED) from None
 
 
-def understood_row(
+def decode_selected(
     kind: type[R], name: str, uid: str, raw: bytes, version: int, selector: Selector | None
 ) -> R | Malformed | None:
     """The object, or what is wrong with it; ``None`` for one that the selector does not choose."""
@@ -128,4 +127,4 @@ def understood_row(
     except (Invalid, msgspec.DecodeError) as error:
         ref = ObjectRef(kind=kind.kind(), name=name, uid=uid, api_version=kind.info.api_version)
         return Malformed(ref, str(error))
-    return versioned(found, version)
+    return set_version(found, version)

@@ -1,7 +1,7 @@
 """What a store knows of the storage schema that counts, and what it does while that changes.
 
 Each write carries the condition that this is still so, and each read looks at it once more after it has read: so nobody
-writes to a path that was moved, and nobody takes what was removed there for a deletion (docs/operating/upgrades.md).
+writes to a path that was moved, and nobody takes what was removed there for a deletion (docs/how-to/upgrades.md).
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from kazoo.security import ACL
 
-from outlive.base.clock import Clock
-from outlive.base.deadline import set_within
-from outlive.base.errors import OutliveError, Unavailable
-from outlive.base.logging import get_logger
+from outlive.base import Clock, OutliveError, Unavailable, get_logger, set_within
 from outlive.store.schema.documents import SchemaDocument, load_document
 from outlive.store.schema.state import SchemaState, decode_state, encode_state
 from outlive.store.zookeeper.client import Found, ZooKeeperClient
@@ -88,7 +85,7 @@ class SchemaView:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    async def layout(self) -> TreeLayout:
+    async def get_layout(self) -> TreeLayout:
         """Where everything lies by the schema that counts."""
         if self._layout is None:
             await self.read()
@@ -126,14 +123,14 @@ class SchemaView:
     def confirm(self, layout: TreeLayout, found: Found | None) -> None:
         """``LayoutChanged`` unless the schema counts by which something was read before ``found`` was."""
         self.take(found)
-        self.confirm_still(layout)
+        self.check_layout(layout)
 
-    def confirm_still(self, layout: TreeLayout) -> None:
+    def check_layout(self, layout: TreeLayout) -> None:
         """``LayoutChanged`` unless that is what counts, as far as is known."""
         if self._layout is not layout:
             raise LayoutChanged
 
-    async def settled(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def retry_on_change(self, work: Callable[[], Awaitable[T]]) -> T:
         """What it returns; it begins anew where another schema counts meanwhile."""
         for _ in range(TRIES):
             with suppress(LayoutChanged):
@@ -158,7 +155,7 @@ class SchemaView:
         """Make these znodes where they are missing, unless the schema has changed: then the next try says so."""
         with suppress(TransactionRefused):
             for path in paths:
-                self.confirm_still(layout)
+                self.check_layout(layout)
                 await self._client.ensure(path, acl, condition=self.condition)
 
     async def wait_writable(self, paths: Sequence[str], layout: TreeLayout) -> None:
@@ -169,23 +166,23 @@ class SchemaView:
         memberships.
         """
         until = 0.0
-        while self._state is not None and any(map(self._state.freezes, paths)):
+        while self._state is not None and any(map(self._state.is_frozen, paths)):
             until = until or self._clock.monotonic() + WAIT_S
             if self._clock.monotonic() > until:
                 raise Unavailable("the storage schema is being changed", remedy="see outlive schema status")
             await self._give_up_if_overdue(self._state)
             changed = asyncio.Event()
-            stat = await self._client.exists(SCHEMA_PATH, self._client.waker(changed))
+            stat = await self._client.find_stat(SCHEMA_PATH, self._client.make_waker(changed))
             if stat is not None and stat.version == self._znode:
                 await set_within(changed, AGAIN_S)
             await self.read()
-        self.confirm_still(layout)
+        self.check_layout(layout)
 
     async def _give_up_if_overdue(self, state: SchemaState) -> None:
         move = state.moving
         if move is None or self._clock.monotonic() - self._since < move.patience_s:
             return
-        given_up = msgspec.structs.replace(state, moving=move.given_up())
+        given_up = msgspec.structs.replace(state, moving=move.undo())
         try:
             await self._client.commit([replace_data(SCHEMA_PATH, encode_state(given_up), self._znode)])
             _log.warning("store.zookeeper.schema_given_up", to=move.to, by=move.by)
@@ -198,7 +195,7 @@ class SchemaView:
             woken = asyncio.Event()
             stop = self._client.listen(woken.set)
             try:
-                stat = await self._client.exists(SCHEMA_PATH, self._client.waker(woken))
+                stat = await self._client.find_stat(SCHEMA_PATH, self._client.make_waker(woken))
                 if stat is None or stat.version != self._znode:
                     await self.read()
                     continue

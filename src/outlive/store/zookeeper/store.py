@@ -14,24 +14,24 @@ from typing import Final, cast
 
 from kazoo.security import ACL
 
-from outlive.base import limits
-from outlive.base.clock import Clock
-from outlive.base.errors import (
+from outlive.base import (
+    Clock,
+    Ids,
     Invalid,
     NotUnderstood,
     OutliveError,
+    Random,
     Unavailable,
     Unknown,
+    get_logger,
+    limits,
 )
-from outlive.base.ids import Ids
-from outlive.base.logging import get_logger
-from outlive.base.random import Random
 from outlive.resources import KINDS, ObjectRef, R, Resource
 from outlive.store import rules
 from outlive.store.contract import MALFORMED, Change, Malformed, Page, Reset, Synced
 from outlive.store.observation import StreamObservation
 from outlive.store.selectors import Selector
-from outlive.store.tables import Batch, Write
+from outlive.store.tables import Write, WriteBatch
 from outlive.store.troubles import StoreTroubles
 from outlive.store.zookeeper.access import ZooKeeperAccess
 from outlive.store.zookeeper.client import ZooKeeperClient
@@ -40,7 +40,7 @@ from outlive.store.zookeeper.observers import KindObserver
 from outlive.store.zookeeper.permissions import decode_acl
 from outlive.store.zookeeper.preparation import prepare_store
 from outlive.store.zookeeper.reads import ObjectReader
-from outlive.store.zookeeper.rows import understood_row
+from outlive.store.zookeeper.rows import decode_selected
 from outlive.store.zookeeper.schema_view import LayoutChanged, SchemaView
 from outlive.store.zookeeper.writes import ObjectWriter
 
@@ -96,19 +96,19 @@ class ZooKeeperStore:
         self.reader.forget()
         self._acls.clear()
 
-    async def layout(self) -> TreeLayout:
+    async def get_layout(self) -> TreeLayout:
         """Where everything lies, by the version of the storage schema that counts."""
-        return await self.schema.layout()
+        return await self.schema.get_layout()
 
     async def prepare(self, coordinators: ZooKeeperAccess | None = None) -> None:
         """Make what a new store needs, the chroot first; what is there stays. ``coordinators``: whom controllers, as
         which this store is opened, let read and write what is theirs; without it anybody may do anything."""
         await prepare_store(self.client, self.schema, coordinators, clock=self.clock)
 
-    async def acl(self, kind: type[Resource], layout: TreeLayout) -> Sequence[ACL]:
+    async def read_acl(self, kind: type[Resource], layout: TreeLayout) -> Sequence[ACL]:
         """What znodes below a kind's own are made with, as its data says: of the ACL itself servers show digests only
         to who may change it. ``LayoutChanged`` where another schema counts by now."""
-        path = layout.objects(kind)
+        path = layout.kind_path(kind)
         known, now = self._acls.get(path), self.clock.monotonic()
         if known is None or now - known[1] > ACL_S:
             found = (await self.reader.get_many((path,), layout))[0]
@@ -123,11 +123,11 @@ class ZooKeeperStore:
     async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """The object; ``NotFound``. With ``fresh`` it is read after a transaction of the quorum."""
         self._check_open(kind)
-        with self._noting("GET", kind):
-            row = await self.schema.settled(lambda: self.reader.row(kind, name, fresh=fresh))
+        with self._note_errors("GET", kind):
+            row = await self.schema.retry_on_change(lambda: self.reader.read_row(kind, name, fresh=fresh))
         if row is None:
-            raise rules.not_found(kind, name)
-        found = understood_row(kind, name, row.uid, row.raw, row.transaction, None)
+            raise rules.build_not_found_error(kind, name)
+        found = decode_selected(kind, name, row.uid, row.raw, row.transaction, None)
         if isinstance(found, Malformed):
             raise NotUnderstood(f"{kind.kind()}/{name} is not understood: {found.why}", remedy=MALFORMED)
         assert found is not None
@@ -146,8 +146,8 @@ class ZooKeeperStore:
             raise Invalid(f"a page of {limit} objects", place="limit", remedy="ask for at least 1")
         self._check_open(kind)
         limit = min(limit, MULTIPLES * limits.PAGE_OBJECTS)
-        with self._noting("LIST", kind):
-            return await self.schema.settled(lambda: self.reader.page(kind, selector, limit, token))
+        with self._note_errors("LIST", kind):
+            return await self.schema.retry_on_change(lambda: self.reader.read_page(kind, selector, limit, token))
 
     # Writes
 
@@ -155,7 +155,7 @@ class ZooKeeperStore:
         """Write a new object; ``AlreadyExists`` if the name is taken."""
         kind, now = type(obj), self.clock.now()
         self._check_open(kind)
-        with self._noting("CREATE", kind):
+        with self._note_errors("CREATE", kind):
             return await self._writer.write(kind, "", lambda batch: rules.create(batch, obj, ids=self._ids, now=now))
 
     async def replace(self, obj: R) -> R:
@@ -166,19 +166,19 @@ class ZooKeeperStore:
         """Compare-and-swap of the status half."""
         return await self._swap(obj, lambda batch: rules.replace_status(batch, obj))
 
-    async def _swap(self, obj: R, judge: Callable[[Batch], Write]) -> R:
+    async def _swap(self, obj: R, judge: Callable[[WriteBatch], Write]) -> R:
         self._check_open(type(obj))
-        with self._noting("REPLACE", type(obj)):
+        with self._note_errors("REPLACE", type(obj)):
             return await self._writer.write(type(obj), obj.metadata.name, judge, obj.metadata.resource_version)
 
     async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "", orphan: bool = False) -> None:
         """Delete, or mark where there are finalizers."""
-        kind, now = self._kind(ref), self.clock.now()
+        kind, now = self._kind_of(ref), self.clock.now()
 
-        def judge(batch: Batch) -> Write:
+        def judge(batch: WriteBatch) -> Write:
             return rules.delete(batch, ref, uid=uid, version=version, now=now)
 
-        with self._noting("DELETE", kind):
+        with self._note_errors("DELETE", kind):
             if not await self._writer.delete_malformed(kind, ref, uid):
                 await self._writer.write(kind, ref.key, judge, version)
 
@@ -190,8 +190,8 @@ class ZooKeeperStore:
         annotations: Mapping[str, str | None] | None = None,
     ) -> Resource:
         """Set or remove labels and annotations without a version, where the kind allows it."""
-        kind, given = self._kind(ref), {"labels": labels or {}, "annotations": annotations or {}}
-        with self._noting("PATCH", kind):
+        kind, given = self._kind_of(ref), {"labels": labels or {}, "annotations": annotations or {}}
+        with self._note_errors("PATCH", kind):
             return await self._writer.write(kind, ref.key, lambda batch: rules.patch_metadata(batch, ref, **given))
 
     # Observers
@@ -210,20 +210,20 @@ class ZooKeeperStore:
         while True:
             failures += 1
             try:
-                async with aclosing(KindObserver(self, kind, selector).changes()) as changes:
+                async with aclosing(KindObserver(self, kind, selector).watch_changes()) as changes:
                     async for change in changes:
                         if isinstance(change, Synced):
                             failures = 1
-                            self.troubles.succeeded("WATCH", f"/{kind.info.plural}")
+                            self.troubles.note_success("WATCH", f"/{kind.info.plural}")
                         yield change
             except (Unavailable, Unknown) as error:
                 if self.closed:
                     raise
-                self.troubles.failed("WATCH", f"/{kind.info.plural}", error)
-                wait = self._random.backoff(failures, PAUSE_LEAST_S, PAUSE_MOST_S)
+                self.troubles.note_failure("WATCH", f"/{kind.info.plural}", error)
+                wait = self._random.backoff_seconds(failures, PAUSE_LEAST_S, PAUSE_MOST_S)
                 _log.info("store.zookeeper.reset", kind=kind.kind(), why=str(error), retry_s=round(wait, 3))
             except LayoutChanged:
-                wait = self._random.backoff(failures, PAUSE_LEAST_S, PAUSE_MOST_S)
+                wait = self._random.backoff_seconds(failures, PAUSE_LEAST_S, PAUSE_MOST_S)
                 _log.info("store.zookeeper.reset", kind=kind.kind(), why="the storage schema changed")
             yield Reset()
             await self.clock.sleep(wait)
@@ -233,7 +233,7 @@ class ZooKeeperStore:
         self.closed = True
         observations, self._observations = self._observations, []
         for observation in observations:
-            await observation.fail(_closed())
+            await observation.fail(_closed_error())
         await self._writer.close()
         await self.schema.close()
         await self.client.close()
@@ -241,27 +241,27 @@ class ZooKeeperStore:
     # What is refused
 
     @contextmanager
-    def _noting(self, verb: str, kind: type[Resource]) -> Iterator[None]:
+    def _note_errors(self, verb: str, kind: type[Resource]) -> Iterator[None]:
         """Have an error that lasts become a fault."""
         place = f"/{kind.info.plural}"
         try:
             yield
         except OutliveError as error:
-            self.troubles.failed(verb, place, error)
+            self.troubles.note_failure(verb, place, error)
             raise
-        self.troubles.succeeded(verb, place)
+        self.troubles.note_success(verb, place)
 
-    def _kind(self, ref: ObjectRef) -> type[Resource]:
+    def _kind_of(self, ref: ObjectRef) -> type[Resource]:
         kind = rules.kind_of(ref)
         self._check_open(kind)
         return kind
 
     def _check_open(self, kind: type[Resource]) -> None:
         if self.closed:
-            raise _closed()
+            raise _closed_error()
         if KINDS.get(kind.kind()) is not kind:
             raise Invalid(f"kind {kind.kind()} is not kept here", remedy=f"one of {', '.join(sorted(KINDS))}")
 
 
-def _closed() -> Unavailable:
+def _closed_error() -> Unavailable:
     return Unavailable("the store was closed", remedy="open it again")

@@ -16,13 +16,12 @@ from typing import Final
 import msgspec
 from kazoo.security import ACL
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import BadInput, Refused
+from outlive.base import BadInput, Clock, Refused, as_datetime
 from outlive.resources import KINDS
 from outlive.store.schema.state import SchemaState, decode_state, split_moved
 from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout, is_entry
-from outlive.store.zookeeper.locks import tree_at_rest
+from outlive.store.zookeeper.locks import hold_schema
 from outlive.store.zookeeper.requests import Operation, create, replace_data
 from outlive.store.zookeeper.store import ZooKeeperStore
 
@@ -49,10 +48,10 @@ class TreeFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 async def dump_tree(store: ZooKeeperStore, *, clock: Clock) -> TreeFile:
     """Read the tree. It is no snapshot: what is written meanwhile may be in it or not, object by object."""
-    async with tree_at_rest(store.client, store.schema, clock=clock) as layout:
+    async with hold_schema(store.client, store.schema, clock=clock) as layout:
         nodes: dict[str, str] = {}
-        acls = {layout.objects(kind) for kind in filter(layout.keeps, KINDS.values())}
-        async for path, data in _walk(store.client):
+        acls = {layout.kind_path(kind) for kind in filter(layout.has_kind, KINDS.values())}
+        async for path, data in _walk_tree(store.client):
             # With which ACL a kind's objects are made belongs to the ensemble, whose users have passwords of their own.
             if not is_entry(path):
                 nodes[path] = "" if path in acls else base64.b64encode(split_moved(data)[0]).decode()
@@ -66,7 +65,7 @@ async def restore_tree(store: ZooKeeperStore, found: TreeFile) -> int:
     A process that ends in the middle leaves a part of it, which the next one completes.
     """
     wanted = _decode_nodes(found)
-    async with tree_at_rest(store.client, store.schema, clock=store.clock) as layout:
+    async with hold_schema(store.client, store.schema, clock=store.clock) as layout:
         return await _restore(store.client, layout, found.version, wanted)
 
 
@@ -97,9 +96,9 @@ async def _restore(client: ZooKeeperClient, layout: TreeLayout, version: int, wa
             f"the file is of storage schema {version}, and the tree of {layout.document.version}",
             remedy=f"bring the cluster to schema {version} first: outlive schema upgrade --to {version}",
         )
-    kept = {layout.objects(kind) for kind in filter(layout.keeps, KINDS.values())}
-    there = {path async for path, _ in _walk(client)}
-    surplus = [path for path in there.difference(wanted) if path not in (*kept, layout.base("schema.locks"))]
+    kept = {layout.kind_path(kind) for kind in filter(layout.has_kind, KINDS.values())}
+    there = {path async for path, _ in _walk_tree(client)}
+    surplus = [path for path in there.difference(wanted) if path not in (*kept, layout.base_path("schema.locks"))]
     await client.delete_many(sorted(surplus, key=lambda path: -path.count("/")))
     operations: list[tuple[Operation, int]] = []
     acls: dict[str, list[ACL]] = {}
@@ -127,14 +126,14 @@ async def _restore(client: ZooKeeperClient, layout: TreeLayout, version: int, wa
     return len(operations)
 
 
-async def _walk(client: ZooKeeperClient) -> AsyncIterator[tuple[str, bytes]]:
+async def _walk_tree(client: ZooKeeperClient) -> AsyncIterator[tuple[str, bytes]]:
     """Every znode but the root with its data, parents first."""
     level = ["/"]
     while level:
         following: list[str] = []
         for start in range(0, len(level), LEVEL):
             part = level[start : start + LEVEL]
-            children = await client.children_many(part)
+            children = await client.list_children(part)
             for path, found, names in zip(part, await client.get_many(part), children, strict=True):
                 if found is None or found[1].ephemeralOwner:
                     continue

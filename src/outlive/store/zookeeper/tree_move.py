@@ -4,7 +4,7 @@ What is renamed is copied first, then the new schema counts, then the old paths 
 at any moment by the schema that counts. Nobody writes what is being copied; memberships come last, so that hosts renew
 them for as long as possible. All steps are in the journal before the first one, and each can be repeated: a process
 that ends anywhere is succeeded by another one, which goes on where it was. Each transaction carries the condition that
-nobody else has gone on with the move meanwhile (docs/operating/upgrades.md).
+nobody else has gone on with the move meanwhile (docs/how-to/upgrades.md).
 """
 
 from __future__ import annotations
@@ -18,11 +18,8 @@ from kazoo import exceptions as zk
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import ACL, OPEN_ACL_UNSAFE
 
-from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Refused, Unavailable
-from outlive.base.logging import get_logger
-from outlive.resources import KINDS
-from outlive.resources.conversions import convert_document
+from outlive.base import Clock, Refused, Unavailable, as_datetime, get_logger
+from outlive.resources import KINDS, convert_document
 from outlive.store.schema.documents import BASE, SchemaDocument, load_document
 from outlive.store.schema.lock_tries import LockAnswer
 from outlive.store.schema.plan import Op, SchemaPlanInput, plan_schema
@@ -41,7 +38,7 @@ from outlive.store.schema.state import (
 from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout, is_entry, split_object
 from outlive.store.zookeeper.locks import StoreLock
-from outlive.store.zookeeper.permissions import acls_as, digest_id, encode_acl
+from outlive.store.zookeeper.permissions import convert_acls, digest_id, encode_acl
 from outlive.store.zookeeper.requests import Operation, TransactionRefused, check, create, remove, replace_data
 
 OPERATIONS: Final = 500
@@ -108,7 +105,7 @@ class TreeMover:
         self._last_since: float | None = None
         """Since when memberships are frozen by this process."""
 
-    async def state(self) -> SchemaState:
+    async def read_state(self) -> SchemaState:
         """Which schema counts, read fresh."""
         found = await self._client.get(SCHEMA_PATH, fresh=True)
         if found is None:
@@ -116,10 +113,10 @@ class TreeMover:
         self._version = found[1].version
         return decode_state(found[0], SCHEMA_PATH)
 
-    async def journal(self) -> list[JournalStep]:
+    async def read_journal(self) -> list[JournalStep]:
         """All steps that are kept, by their beginning."""
-        root = self._path("schema.journal", await self.state())
-        names = (await self._client.children_many((root,)))[0] or []
+        root = self._resolve_path("schema.journal", await self.read_state())
+        names = (await self._client.list_children((root,)))[0] or []
         found = await self._client.get_many([f"{root}/{name}" for name in names])
         steps = [msgspec.json.decode(one[0], type=JournalStep) for one in found if one is not None]
         return sorted(steps, key=lambda step: step.began_at)
@@ -129,14 +126,14 @@ class TreeMover:
 
         ``Unavailable``: it did not come to an end, and may be called again, by anybody.
         """
-        state = await self.state()
+        state = await self.read_state()
         if state.moving is None and target in (None, state.version):
             return state
         acl = await self._client.get_acl(SCHEMA_PATH)
         for key in ("schema.locks", "schema.journal"):
-            await self._client.ensure(self._path(key, state), acl)
+            await self._client.ensure(self._resolve_path(key, state), acl)
         lock = StoreLock(
-            self._client, self._path("schema.locks", state), owner=self._by, shared=False, clock=self._clock
+            self._client, self._resolve_path("schema.locks", state), owner=self._by, shared=False, clock=self._clock
         )
         acquired = await lock.acquire(LOCK_S)
         if acquired.result is not LockAnswer.ACQUIRED:
@@ -146,13 +143,13 @@ class TreeMover:
         except TransactionRefused as refused:
             if refused.index == 0:
                 raise Unavailable("another process goes on with the change", remedy="let it") from None
-            raise self._client.error(refused.error, writing=True) from None
+            raise self._client.error_of(refused.error, writing=True) from None
         finally:
             await lock.release()
 
     async def _run(self, target: int | None) -> SchemaState:
         while True:
-            state = await self.state()
+            state = await self.read_state()
             move = state.moving
             if move is None:
                 if target is None or target == state.version:
@@ -186,7 +183,7 @@ class TreeMover:
         now = as_datetime(self._clock.now())
         step = JournalStep(start=start, to=to, ops=plan_schema(given).ops, began_at=now)
         place = self._step_path(state, start, to)
-        there = await self._client.exists(place)
+        there = await self._client.find_stat(place)
         record = msgspec.json.encode(step)
         move = SchemaMove(to=to, target=target, by=self._by, since=now)
         _log.info("schema.step_begins", version=start, to=to, ops=len(step.ops), by=self._by)
@@ -198,10 +195,10 @@ class TreeMover:
         )
 
     async def _copy(self, state: SchemaState, move: SchemaMove) -> None:
-        step = await self._step(state, move)
+        step = await self._read_step(state, move)
         layout, acl = TreeLayout(self._document(move.to)), await self._client.get_acl(SCHEMA_PATH)
-        self._given = acls_as(layout, digest_id(self._client.access), acl)
-        self._kinds = {layout.objects(kind) for kind in filter(layout.keeps, KINDS.values())}
+        self._given = convert_acls(layout, digest_id(self._client.access), acl)
+        self._kinds = {layout.kind_path(kind) for kind in filter(layout.has_kind, KINDS.values())}
         try:
             for source, target in step.renames:
                 if source not in move.frozen:
@@ -214,7 +211,7 @@ class TreeMover:
         except _TooSlow:
             self._last_since = None
             _log.warning("schema.step_undone", version=state.version, to=move.to)
-            await self._write(_replace(state, moving=move.given_up()))
+            await self._write(_replace(state, moving=move.undo()))
             return
         for op in step.ops:
             if op[0] == "create":
@@ -225,7 +222,7 @@ class TreeMover:
 
     async def _clean(self, state: SchemaState, move: SchemaMove) -> None:
         """Remove what does not count any more: the old paths, or, where the step is undone, the new ones."""
-        step = await self._step(state, move)
+        step = await self._read_step(state, move)
         undone = move.phase == "undo"
         if undone:
             gone = [target for _, target in step.renames]
@@ -240,7 +237,7 @@ class TreeMover:
         place = self._step_path(state, step.start, step.to)
         await self._write(SchemaState(version=state.version), replace_data(place, msgspec.json.encode(ended)))
 
-    async def _step(self, state: SchemaState, move: SchemaMove) -> JournalStep:
+    async def _read_step(self, state: SchemaState, move: SchemaMove) -> JournalStep:
         """What was planned for the step that is under way."""
         down, up = (move.to - 1, move.to + 1)
         starts = (state.version,) if state.version != move.to else (down, up)
@@ -257,7 +254,7 @@ class TreeMover:
     async def _copy_tree(self, source: str, target: str, move: SchemaMove) -> None:
         """Copy everything at and below ``source``, parents first; what was copied before stays."""
         await self._make_parents(target)
-        begun_before = await self._client.exists(target) is not None
+        begun_before = await self._client.find_stat(target) is not None
         level = [""]
         while level:
             following: list[str] = []
@@ -265,16 +262,16 @@ class TreeMover:
                 self._check_time(move)
                 part = level[start : start + LEVEL]
                 sources = [f"{source}{one}" for one in part]
-                nodes, acls = await self._client.get_many(sources), await self._client.acls_many(sources)
+                nodes, acls = await self._client.get_many(sources), await self._client.read_acls(sources)
                 copied = await self._client.get_many([f"{target}{one}" for one in part]) if begun_before else []
                 there = {one for one, found in zip(part, copied, strict=False) if found is not None}
                 made: list[tuple[Operation, int]] = []
                 for one, node, acl in zip(part, nodes, acls, strict=True):
                     if node is not None and one not in there:
-                        data = _copied(one, *node)
+                        data = _copy_data(one, *node)
                         made.append((create(f"{target}{one}", data, acl), len(data)))
                 await self._commit_all(made)
-                for parent, children in zip(part, await self._client.children_many(sources), strict=True):
+                for parent, children in zip(part, await self._client.list_children(sources), strict=True):
                     below = [f"{parent}/{child}" for child in children or ()]
                     following += [one for one in below if not is_entry(f"{source}{one}")]
             level = following
@@ -292,10 +289,10 @@ class TreeMover:
             following: list[str] = []
             for start in range(0, len(levels[-1]), LEVEL):
                 part = levels[-1][start : start + LEVEL]
-                for parent, children in zip(part, await self._client.children_many(part), strict=True):
+                for parent, children in zip(part, await self._client.list_children(part), strict=True):
                     following += [f"{parent}/{child}" for child in children or ()]
             levels.append(following)
-        if await self._client.exists(path) is None:
+        if await self._client.find_stat(path) is None:
             return
         for level in reversed(levels):
             await self._commit_all([(remove(one), 0) for one in sorted(level)])
@@ -315,22 +312,22 @@ class TreeMover:
         parts = path.split("/")
         for length in range(2, len(parts)):
             parent = "/".join(parts[:length])
-            if await self._client.exists(parent) is None:
+            if await self._client.find_stat(parent) is None:
                 await self._create(parent, b"")
 
     async def _convert(self, old: SchemaDocument, new: SchemaDocument) -> None:
         """Write objects anew whose kind is stored in another version; those that were written meanwhile are."""
         for plural, version in new.kinds.items():
             before = old.kinds.get(plural, version)
-            root = new.path(f"objects.{plural}")
+            root = new.find_path(f"objects.{plural}")
             if before == version or root is None:
                 continue
-            async for path, raw, znode_version in self._objects(root):
+            async for path, raw, znode_version in self._read_objects(root):
                 plain, moved = split_moved(raw)
                 converted = convert_document(plural, before, version, plain)
                 if converted is None:
                     continue
-                stat = await self._client.exists(path)
+                stat = await self._client.find_stat(path)
                 had = moved or ("" if stat is None else str(stat.mzxid))
                 try:
                     await self._commit([replace_data(path, mark_moved(converted, had), znode_version)])
@@ -338,10 +335,10 @@ class TreeMover:
                     if refused.index == 0 or not isinstance(refused.error, zk.BadVersionError | zk.NoNodeError):
                         raise
 
-    async def _objects(self, root: str) -> AsyncIterator[tuple[str, bytes, int]]:
-        buckets = (await self._client.children_many((root,), fresh=True))[0] or []
+    async def _read_objects(self, root: str) -> AsyncIterator[tuple[str, bytes, int]]:
+        buckets = (await self._client.list_children((root,), fresh=True))[0] or []
         for bucket in buckets:
-            names = (await self._client.children_many((f"{root}/{bucket}",)))[0] or []
+            names = (await self._client.list_children((f"{root}/{bucket}",)))[0] or []
             for start in range(0, len(names), LEVEL):
                 paths = [f"{root}/{bucket}/{name}" for name in names[start : start + LEVEL]]
                 for path, found in zip(paths, await self._client.get_many(paths), strict=True):
@@ -371,21 +368,21 @@ class TreeMover:
         if part:
             await self._commit(part)
 
-    def _path(self, key: str, state: SchemaState) -> str:
-        path = self._document(state.version).path(key)
+    def _resolve_path(self, key: str, state: SchemaState) -> str:
+        path = self._document(state.version).find_path(key)
         if path is None:
             raise Refused(f"storage schema {state.version} has no {key}", remedy="install another version of Outlive")
         return path
 
     def _step_path(self, state: SchemaState, start: int, to: int) -> str:
-        return f"{self._path('schema.journal', state)}/{start}-{to}"
+        return f"{self._resolve_path('schema.journal', state)}/{start}-{to}"
 
 
 class _TooSlow(Exception):
     """Writers have waited for long enough."""
 
 
-def _copied(path: str, data: bytes, stat: ZnodeStat) -> bytes:
+def _copy_data(path: str, data: bytes, stat: ZnodeStat) -> bytes:
     """The data of a copy: an object keeps the version that its readers know."""
     is_object = split_object(path.rpartition("/")[2])[1] != "" and data.startswith(b"{")
     return mark_moved(data, str(stat.mzxid)) if is_object else data

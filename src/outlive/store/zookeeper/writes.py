@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Final, cast
 from kazoo import exceptions as zk
 from kazoo.security import ACL
 
-from outlive.base.errors import Conflict, OutliveError, Unavailable, Unknown
-from outlive.resources import HOST_LABEL, ObjectRef, R, Resource
-from outlive.resources.conversions import convert_document
+from outlive.base import Conflict, OutliveError, Unavailable, Unknown
+from outlive.resources import HOST_LABEL, ObjectRef, R, Resource, convert_document
 from outlive.store.contract import Malformed
-from outlive.store.tables import Batch, Write
+from outlive.store.tables import Write, WriteBatch
 from outlive.store.zookeeper.layout import ALL, ENTRY, TreeLayout, entry_number
 from outlive.store.zookeeper.log import KEPT, KEPT_OF_HOST, TRIM_EVERY, LogEntry, trim
 from outlive.store.zookeeper.requests import Operation, TransactionRefused, create, remove, replace_data
-from outlive.store.zookeeper.rows import OneObject, Row, decoded, row_of, understood_row, versioned
+from outlive.store.zookeeper.rows import OneObject, Row, decode_row, decode_selected, row_of, set_version
 
 if TYPE_CHECKING:
     from outlive.store.zookeeper.store import ZooKeeperStore
@@ -37,18 +36,18 @@ class ObjectWriter:
         self._store = store
         self._trims: dict[str, asyncio.Task[None]] = {}
 
-    async def write(self, kind: type[R], key: str, judge: Callable[[Batch], Write], version: str = "") -> R:
+    async def write(self, kind: type[R], key: str, judge: Callable[[WriteBatch], Write], version: str = "") -> R:
         """Judge a write on what is there and make it count. ``key`` is empty for a new object."""
-        return await self._store.schema.settled(lambda: self._write_once(kind, key, judge, version))
+        return await self._store.schema.retry_on_change(lambda: self._write_once(kind, key, judge, version))
 
-    async def _write_once(self, kind: type[R], key: str, judge: Callable[[Batch], Write], version: str) -> R:
+    async def _write_once(self, kind: type[R], key: str, judge: Callable[[WriteBatch], Write], version: str) -> R:
         row = self._store.reader.cache.get(kind, key)
         fresh = not key
         if key and (row is None or str(row.transaction) != version):
-            row = await self._store.reader.row(kind, key, fresh=False)
+            row = await self._store.reader.read_row(kind, key, fresh=False)
         taken: set[str] = set()
         for _ in range(TRIES):
-            batch = OneObject(kind, key, row, decoded(kind, row))
+            batch = OneObject(kind, key, row, decode_row(kind, row))
             batch.taken = taken
             try:
                 write = judge(batch)
@@ -61,7 +60,7 @@ class ObjectWriter:
                 if not write.changes and fresh:
                     return cast("R", write.answer)
             if key:
-                row, fresh = await self._store.reader.row(kind, key, fresh=True), True
+                row, fresh = await self._store.reader.read_row(kind, key, fresh=True), True
             else:
                 taken.add(write.key)
         raise Conflict(f"{kind.kind()}/{key} is changed by others all the time", remedy="try again later")
@@ -69,14 +68,14 @@ class ObjectWriter:
     async def _commit(self, write: Write, row: Row | None) -> Resource | None:
         """Send one transaction; the answer, or ``None`` where it was refused for what others wrote meanwhile."""
         schema, kind, key = self._store.schema, write.kind, write.key
-        layout = await schema.layout()
+        layout = await schema.get_layout()
         uid = write.answer.metadata.uid
-        path, name_path = layout.object(kind, key, uid), layout.name(kind, key)
+        path, name_path = layout.object_path(kind, key, uid), layout.name_path(kind, key)
         raw = write.raw or b""
         stored = layout.document.kinds.get(kind.info.plural, kind.info.version)
         if raw and stored != kind.info.version:
             raw = convert_document(kind.info.plural, kind.info.version, stored, raw) or raw
-        acl = await self._store.acl(kind, layout)
+        acl = await self._store.read_acl(kind, layout)
         operations: list[Operation]
         if row is None:
             # The object is made empty and then filled: the second answer says which transaction this was.
@@ -86,7 +85,7 @@ class ObjectWriter:
         else:
             operations = [replace_data(path, raw, row.znode_version)]
         of_object, entry = len(operations), LogEntry(key, uid, write.after is None).encode()
-        logs = self._logs(layout, write)
+        logs = self._log_paths(layout, write)
         operations += [create(f"{log}/{ENTRY}", entry, acl, numbered=True) for log in logs]
         above = [name_path.rpartition("/")[0], path.rpartition("/")[0]] if row is None else []
         for _ in range(MENDS):
@@ -101,7 +100,7 @@ class ObjectWriter:
                 self._store.reader.cache.forget(kind, key)
                 if is_missing or isinstance(refused.error, zk.BadVersionError | zk.NodeExistsError):
                     return None
-                raise self._store.client.error(refused.error, writing=True) from None
+                raise self._store.client.error_of(refused.error, writing=True) from None
             except Unknown:
                 self._store.reader.cache.forget(kind, key)
                 raise
@@ -114,13 +113,13 @@ class ObjectWriter:
             return write.answer
         stat = answers[of_object - 1]
         self._store.reader.cache.keep(kind, key, row_of(uid, (raw, stat)))
-        return versioned(write.answer, stat.mzxid)
+        return set_version(write.answer, stat.mzxid)
 
     @staticmethod
-    def _logs(layout: TreeLayout, write: Write) -> list[str]:
+    def _log_paths(layout: TreeLayout, write: Write) -> list[str]:
         """Those of the kind, of the host to which the object belonged and of that to which it belongs now."""
         hosts = [one.metadata.labels.get(HOST_LABEL, "") for one in (write.before, write.after) if one is not None]
-        return [layout.log(write.kind, host) for host in dict.fromkeys(("", *hosts))]
+        return [layout.log_path(write.kind, host) for host in dict.fromkeys(("", *hosts))]
 
     def _trim(self, log: str, number: int, acl: Sequence[ACL]) -> None:
         """Remove old entries, once for ``TRIM_EVERY`` of them, if nobody here is doing it."""
@@ -136,20 +135,20 @@ class ObjectWriter:
 
     async def delete_malformed(self, kind: type[Resource], ref: ObjectRef, uid: str) -> bool:
         """Whether the object was not understood, and so was removed without being judged."""
-        return await self._store.schema.settled(lambda: self._delete_malformed(kind, ref, uid))
+        return await self._store.schema.retry_on_change(lambda: self._delete_malformed(kind, ref, uid))
 
     async def _delete_malformed(self, kind: type[Resource], ref: ObjectRef, uid: str) -> bool:
-        row = await self._store.reader.row(kind, ref.key, fresh=False)
-        if row is None or not isinstance(understood_row(kind, ref.key, row.uid, row.raw, 0, None), Malformed):
+        row = await self._store.reader.read_row(kind, ref.key, fresh=False)
+        if row is None or not isinstance(decode_selected(kind, ref.key, row.uid, row.raw, 0, None), Malformed):
             return False
         if any(wanted and wanted != row.uid for wanted in (uid, ref.uid)):
             raise Conflict(f"{ref.kind}/{ref.name} is another object of the same name", remedy="read it again")
-        layout = await self._store.layout()
-        acl, log = await self._store.acl(kind, layout), layout.log(kind)
-        path, name_path = layout.object(kind, ref.key, row.uid), layout.name(kind, ref.key)
+        layout = await self._store.get_layout()
+        acl, log = await self._store.read_acl(kind, layout), layout.log_path(kind)
+        path, name_path = layout.object_path(kind, ref.key, row.uid), layout.name_path(kind, ref.key)
         operations = [remove(path, row.znode_version), remove(name_path)]
         parent = log.rpartition("/")[0]  # nobody can say of which host it was
-        shards = (await self._store.client.children_many((parent,)))[0] or []
+        shards = (await self._store.client.list_children((parent,)))[0] or []
         entry = LogEntry(ref.key, row.uid, True).encode()
         operations += [create(f"{parent}/{one}/{ENTRY}", entry, acl, numbered=True) for one in shards[:SHARDS]]
         self._store.reader.cache.forget(kind, ref.key)

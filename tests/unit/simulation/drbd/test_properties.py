@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.errors import NotFound, Refused
-from outlive.base.random import Random
+from outlive.base import LoopClock, NotFound, Random, Refused
 from outlive.simulation.drbd import DrbdCluster, DrbdWrite, WriteFailed
 
 pytestmark = pytest.mark.slow
@@ -101,7 +99,7 @@ class Story:
                 self.wanting.discard(a)
             case "move":
                 self.wanting = {a}
-            case "force" if a not in self.cluster.network.down and self.cluster.replica(a, "r0").suspended:
+            case "force" if a not in self.cluster.network.down and self.cluster.find_replica(a, "r0").suspended:
                 self.cluster.force_secondary(a, "r0")
             case _:
                 pass
@@ -127,14 +125,14 @@ class Story:
                 self.cluster.close(opener)
 
     def judge(self) -> None:
-        writers = self.cluster.writers("r0")
+        writers = self.cluster.find_writers("r0")
         assert len(writers) <= 1, writers
-        quorate = self.cluster.quorate("r0")
+        quorate = self.cluster.find_quorate("r0")
         resource = self.cluster.resources["r0"]
         for replica in resource.replicas.values():
             self.worked_remotely |= replica.is_primary and replica.volumes[0].disk != "UpToDate"
         if quorate:
-            reached = {one.node for one in resource.reach(quorate[0])}
+            reached = {one.node for one in resource.reachable_replicas(quorate[0])}
             assert set(quorate) <= reached, (quorate, reached)
 
     async def heal(self) -> None:
@@ -171,7 +169,7 @@ def test_never_two_writers_nor_two_sides_with_quorum_and_no_acknowledged_write_i
         world = Story(disks, diskless, seed)
         await world.play(steps)
         await world.heal()
-        kept = world.cluster.history("r0")
+        kept = world.cluster.list_writes("r0")
         assert [write.number for write in kept] == [write.number for write in world.acknowledged]
         assert all(write.survives for write in kept), kept
         resource = world.cluster.resources["r0"]

@@ -16,8 +16,7 @@ from typing import Any, Final
 import pytest
 from tests.support.loops import run
 
-from outlive.base.clock import LoopClock
-from outlive.base.random import Random
+from outlive.base import LoopClock, Random
 from outlive.simulation.drbd import DrbdCluster, WriteFailed
 
 DATA = Path(os.environ.get("OUTLIVE_SHARED", "/nowhere")) / "data/drbd"
@@ -70,7 +69,7 @@ class Story:
             self.printed[step, node, "events2"] = self.cluster.events_text(node)
 
     async def read(self, node: str) -> None:
-        async for line in self.cluster.events(node):
+        async for line in self.cluster.follow_events(node):
             self.logs[node].append(line)
 
     async def play(self) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from tests.support.loops import run
 
-from outlive.base.errors import BadInput
-from outlive.simulation.kubernetes.parts import storage_story
-from outlive.simulation.kubernetes.stories import StorageEnded, read_storage_scenario, storage_proposal
+from outlive.base import BadInput
+from outlive.simulation.kubernetes import StorageEnded, read_storage_scenario, storage_proposal, storage_story
 
 CLUSTER = "nodes: {count: 3}\nworkloads: [{name: db, disks: [node-1, node-2, node-3]}]\n"
 MISTAKES = {
@@ -56,17 +55,13 @@ def test_what_came_out_is_an_expectation_that_is_met(tmp_path: Path) -> None:
     again = run(play())
     assert again.failed == ()
     assert again.trace_hash == ended.trace_hash
-    assert again.summary.document()["pods"] == 1
+    assert again.summary.to_document()["pods"] == 1
 
 
-def test_what_is_not_as_expected_is_said(tmp_path: Path) -> None:
+async def test_what_is_not_as_expected_is_said(tmp_path: Path) -> None:
     expect = "at: [{at: 20s, pod: {db-0: {writes: node-3}}}]\ndown: [db-0]\nviolations: [two-writers]"
     folder = written(tmp_path, **{"expect.yaml": expect})
-
-    async def play() -> StorageEnded:
-        return await storage_story(read_storage_scenario(folder), seed=1, replay="").play()
-
-    failed = run(play()).failed
+    failed = (await storage_story(read_storage_scenario(folder), seed=1, replay="").play()).failed
     assert "at 20.0 s: pod db-0: writes is node-1, not node-3" in failed
     assert "down at the end: nothing, not [db-0]" in failed
     assert "two-writers was to be violated and was not" in failed

@@ -7,19 +7,23 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.support.loops import run
+from tests.support.loops import run, run_by
 
-from outlive.base.clock import Clock
-from outlive.base.random import Random
+from outlive.base import Clock, Random
 from outlive.resources.foreign import KubernetesPod, VolumeAttachment
-from outlive.runtime.cluster_verbs import ClusterVerbs
+from outlive.runtime import ClusterVerbs
 from outlive.simulation.drbd import DrbdCluster
-from outlive.simulation.kubernetes.connection import ClientEvents
-from outlive.simulation.kubernetes.parts import storage_world
-from outlive.simulation.kubernetes.server import is_ready
-from outlive.simulation.kubernetes.spec import NodeCount, NodeSpecification, StorageSpec, WorkloadSpec
-from outlive.simulation.kubernetes.world import StorageWorld
-from outlive.storage.ports import DrbdTool
+from outlive.simulation.kubernetes import (
+    ClientEvents,
+    NodeCount,
+    NodeSpecification,
+    StorageSpec,
+    StorageWorld,
+    WorkloadSpec,
+    is_ready,
+    storage_world,
+)
+from outlive.storage import DrbdTool
 from outlive.store import Store, list_all
 
 pytestmark = pytest.mark.slow
@@ -46,7 +50,7 @@ def play(world: Callable[[], StorageWorld], story: Callable[[StorageWorld], Awai
         one = world()
         await one.build()
         await one.start()
-        assert await one.settled(30.0)
+        assert await one.wait_settled(30.0)
         await one.clock.sleep(SEEN_S)
         await story(one)
         await one.stop()
@@ -58,19 +62,17 @@ async def back_after_s(world: StorageWorld, limit_s: float) -> float:
     """Seconds from now until every pod writes."""
     began_s = world.clock.monotonic()
     await world.clock.sleep(12.0)
-    await world.settled(limit_s)
+    await world.wait_settled(limit_s)
     return world.clock.monotonic() - began_s
 
 
-def test_without_an_agent_a_stateful_pod_never_comes_back_from_a_dead_node() -> None:
-    async def story(world: StorageWorld) -> None:
-        await world.do("power-off", {"nodes": ("node-1",)})
-        assert await back_after_s(world, 1500.0) >= 1500.0
-        pod = world.server.find(KubernetesPod, "default/db-0")
-        assert pod is not None
-        assert "deletionTimestamp" in pod["metadata"], "it is evicted after 300 s, and no kubelet ends it"
-
-    play(lambda: world_of(SHAPES["three replicas"], agents=False), story)
+@run_by(play, lambda: world_of(SHAPES["three replicas"], agents=False))
+async def test_without_an_agent_a_stateful_pod_never_comes_back_from_a_dead_node(world: StorageWorld) -> None:
+    await world.do("power-off", {"nodes": ("node-1",)})
+    assert await back_after_s(world, 1500.0) >= 1500.0
+    pod = world.server.find(KubernetesPod, "default/db-0")
+    assert pod is not None
+    assert "deletionTimestamp" in pod["metadata"], "it is evicted after 300 s, and no kubelet ends it"
 
 
 def test_without_an_agent_a_deployment_waits_for_eviction_and_six_minutes_more() -> None:
@@ -83,14 +85,12 @@ def test_without_an_agent_a_deployment_waits_for_eviction_and_six_minutes_more()
     play(lambda: world_of(deployment, agents=False), story)
 
 
-def test_out_of_service_taint_has_a_stateful_pod_come_back() -> None:
-    async def story(world: StorageWorld) -> None:
-        await world.do("power-off", {"nodes": ("node-1",)})
-        await world.clock.sleep(60.0)
-        await world.do("out-of-service", {"nodes": ("node-1",)})
-        assert await back_after_s(world, 300.0) < 90.0
-
-    play(lambda: world_of(SHAPES["three replicas"], agents=False), story)
+@run_by(play, lambda: world_of(SHAPES["three replicas"], agents=False))
+async def test_out_of_service_taint_has_a_stateful_pod_come_back(world: StorageWorld) -> None:
+    await world.do("power-off", {"nodes": ("node-1",)})
+    await world.clock.sleep(60.0)
+    await world.do("out-of-service", {"nodes": ("node-1",)})
+    assert await back_after_s(world, 300.0) < 90.0
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -99,7 +99,7 @@ def test_with_agents_a_stateful_pod_is_back_within_75_seconds_of_not_ready(shape
         await world.do("power-off", {"nodes": ("node-1",)})
         assert await back_after_s(world, 300.0) <= 50.0 + 75.0
         await world.do("heal", {})
-        assert await world.recovered(300.0) == []
+        assert await world.wait_recovered(300.0) == []
         assert world.violations == []
 
     play(lambda: world_of(SHAPES[shape]), story)
@@ -115,21 +115,19 @@ def test_every_partition_ends_well(shape: str, cut: tuple[tuple[str, str], ...],
             await world.do("cut-api", {"nodes": ("node-1",)})
         await world.clock.sleep(400.0)
         await world.do("heal", {})
-        assert await world.recovered(600.0) == []
+        assert await world.wait_recovered(600.0) == []
         world.judge.judge_lost_writes()
         assert world.violations == []
 
     play(lambda: world_of(SHAPES[shape]), story)
 
 
-def test_the_side_with_quorum_takes_over() -> None:
-    async def story(world: StorageWorld) -> None:
-        await world.do("cut-off", {"nodes": ("node-1",)})
-        assert await back_after_s(world, 300.0) <= 50.0 + 75.0
-        assert world.judge.writing()["pvc-data-db-0"] != "node-1"
-        assert world.violations == []
-
-    play(lambda: world_of(SHAPES["three replicas"]), story)
+@run_by(play, lambda: world_of(SHAPES["three replicas"]))
+async def test_the_side_with_quorum_takes_over(world: StorageWorld) -> None:
+    await world.do("cut-off", {"nodes": ("node-1",)})
+    assert await back_after_s(world, 300.0) <= 50.0 + 75.0
+    assert world.judge.find_writing()["pvc-data-db-0"] != "node-1"
+    assert world.violations == []
 
 
 def test_calls_of_three_survivors_are_at_most_a_third_more_than_those_of_one() -> None:
@@ -140,14 +138,14 @@ def test_calls_of_three_survivors_are_at_most_a_third_more_than_those_of_one() -
     for survivors in (1, 3):
 
         async def story(world: StorageWorld, survivors: int = survivors) -> None:
-            on_first = [one for one in world.judge.writing().values() if one == "node-1"]
+            on_first = [one for one in world.judge.find_writing().values() if one == "node-1"]
             assert len(on_first) == 50
             for name in nodes[1 + survivors :]:
                 world.stop_agent(world.nodes[name])
-            before = world.calls()
+            before = world.count_calls()
             await world.do("power-off", {"nodes": ("node-1",)})
             await world.clock.sleep(60.0)
-            after = world.calls()
+            after = world.count_calls()
             counts.append(sum((after - before).values()))
 
         play(lambda: storage_world(spec, seed=1), story)
@@ -206,15 +204,13 @@ def test_judges_find_an_agent_that_removes_healthy_pods() -> None:
     play(world, story)
 
 
-def test_judges_find_a_pod_that_is_down_in_silence() -> None:
-    async def story(world: StorageWorld) -> None:
-        await world.do("cut-links", {"nodes": ("node-1",)})
-        await world.clock.sleep(590.0)
-        assert world.violations == []
-        await world.clock.sleep(60.0)
-        assert [one.invariant for one in world.violations] == ["silence"]
-
-    play(lambda: world_of(SHAPES["three replicas"], agents=False), story)
+@run_by(play, lambda: world_of(SHAPES["three replicas"], agents=False))
+async def test_judges_find_a_pod_that_is_down_in_silence(world: StorageWorld) -> None:
+    await world.do("cut-links", {"nodes": ("node-1",)})
+    await world.clock.sleep(590.0)
+    assert world.violations == []
+    await world.clock.sleep(60.0)
+    assert [one.invariant for one in world.violations] == ["silence"]
 
 
 def test_judges_find_a_writer_behind_another_one() -> None:
@@ -228,27 +224,25 @@ def test_judges_find_a_writer_behind_another_one() -> None:
         first, beside, second = Process("node-1"), Process("node-1"), Process("node-2")
         judge: Any = world.judge
         for process in (first, beside, second):
-            judge.opened(process, "pvc-data-db-0")
+            judge.note_opened(process, "pvc-data-db-0")
         for process in (first, beside, first, second, second):
-            judge.acknowledged(process, "pvc-data-db-0", 1.0)
+            judge.note_acknowledged(process, "pvc-data-db-0", 1.0)
         assert world.violations == [], "pods of one node may share a volume"
-        judge.acknowledged(first, "pvc-data-db-0", 4.0)
+        judge.note_acknowledged(first, "pvc-data-db-0", 4.0)
         assert [one.invariant for one in world.violations] == ["two-writers"]
 
     play(lambda: world_of(SHAPES["three replicas"]), story)
 
 
-def test_a_process_that_hangs_in_frozen_writes_is_not_ended() -> None:
-    async def story(world: StorageWorld) -> None:
-        await world.do("cut-links", {"nodes": ("node-1",)})
-        await world.clock.sleep(30.0)
-        await world.do("delete-pod", {"pods": ("db-0",)})
-        await world.clock.sleep(120.0)
-        pod = world.server.find(KubernetesPod, "default/db-0")
-        assert pod is not None
-        assert not is_ready(pod)
-        await world.do("heal-links", {"nodes": ("node-1",)})
-        await world.clock.sleep(60.0)
-        assert world.judge.writing()
-
-    play(lambda: world_of(SHAPES["three replicas"], agents=False), story)
+@run_by(play, lambda: world_of(SHAPES["three replicas"], agents=False))
+async def test_a_process_that_hangs_in_frozen_writes_is_not_ended(world: StorageWorld) -> None:
+    await world.do("cut-links", {"nodes": ("node-1",)})
+    await world.clock.sleep(30.0)
+    await world.do("delete-pod", {"pods": ("db-0",)})
+    await world.clock.sleep(120.0)
+    pod = world.server.find(KubernetesPod, "default/db-0")
+    assert pod is not None
+    assert not is_ready(pod)
+    await world.do("heal-links", {"nodes": ("node-1",)})
+    await world.clock.sleep(60.0)
+    assert world.judge.find_writing()

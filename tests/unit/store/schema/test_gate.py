@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.errors import Invalid
-from outlive.base.natural import natural_key
-from outlive.resources.codec import convert
-from outlive.store.schema.gate import GateInput, open_gate
-from outlive.store.schema.lock_tries import LockInput, LockOutcome, count_tries
+from outlive.base import Invalid, natural_key
+from outlive.resources import convert
+from outlive.store.schema import GateInput, LockInput, LockOutcome, count_tries, open_gate
 
 
 def node(latest: int, active: int = 1, state: str = "run") -> dict[str, Any]:

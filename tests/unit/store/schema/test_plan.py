@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.base.errors import Invalid
-from outlive.resources.codec import convert
-from outlive.store.schema.plan import PathConflict, SchemaPlanInput, UnknownVersion, plan_schema
+from outlive.base import Invalid
+from outlive.resources import convert
+from outlive.store.schema import PathConflict, SchemaPlanInput, UnknownVersion, plan_schema
 
 Schemas = Mapping[str, Mapping[str, Mapping[str, str]]]
 
@@ -52,11 +52,7 @@ CASES = {
         ("/a/b/c",),
         [["delete", "/a/b/c"], ["delete", "/a/b"], ["delete", "/a"]],
     ),
-    "a delete takes what no key names along": (
-        {"0": base(a="/a"), "1": base()},
-        ("/a/left/over",),
-        [["delete", "/a"]],
-    ),
+    "a delete takes what no key names along": ({"0": base(a="/a"), "1": base()}, ("/a/left/over",), [["delete", "/a"]]),
     "a create is skipped where the path exists": ({"0": base(), "1": base(a="/a")}, ("/a",), []),
     "a create is skipped where an earlier one made the path": (
         {"0": base(), "1": base(a="/a", b="/a")},

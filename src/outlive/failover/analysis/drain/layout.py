@@ -1,28 +1,29 @@
 """The fleet as steps leave it: who is where, and what may be done next; every step can be undone.
 
-Rules, separation and room are asked of the ``Fleet``. Nothing here decides what is worth doing: that is ``order``.
+Rules, separation and room are asked of the ``FleetIndex``. Nothing here decides what is worth doing: that is ``order``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
 
 import msgspec
 
-from outlive.failover.analysis.drain.steps import Close, DrainInput, Move, Step
-from outlive.failover.analysis.tolerance import tolerances
-from outlive.failover.fleet import Fleet, FreeAmounts
+from outlive.failover.analysis.drain.inputs import Close, DrainInput, Move, Step
+from outlive.failover.analysis.tolerance import compute_tolerances
+from outlive.failover.fleet import FleetIndex, FreeAmounts
 from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Join, Leave, Offer, new_slot, opening
+from outlive.failover.planner.actions import Join, Leave, PlacementOffer, new_slot, open_action
 from outlive.failover.rules import serves
-from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size
-from outlive.placement.rules import may_run_on
-from outlive.placement.vms import VmView
+from outlive.failover.slots import ResolvedSize, enlarge_for_vm, resolve_size
+from outlive.placement import VmView, may_run_on
 from outlive.resources import MEMORY
 
 NEW_SLOT = "new-{}"
 """What new slots are called until they are created."""
-NOWHERE = Offer()
+NOWHERE = PlacementOffer()
 
 
 class Layout:
@@ -35,9 +36,9 @@ class Layout:
         self.slots: dict[str, SlotView] = {slot.name: slot for slot in given.slots}
         """As they were given or opened; who is in them now is known to ``fleet``."""
         ordered = sorted(given.slots, key=lambda slot: slot.name)
-        self.fleet = Fleet.build(ordered, given.vms, given.required, given.topology)
-        self.fleet.set_free(FreeAmounts.of_resources(given.free))
-        self.fleet.savepoint()
+        self.fleet = FleetIndex.build(ordered, given.vms, given.required, given.topology)
+        self.fleet.set_free(FreeAmounts.from_resources(given.free))
+        self.fleet.set_savepoint()
         self._given = given
         self._stale = {
             (member, slot.name): recorded
@@ -50,11 +51,11 @@ class Layout:
 
     # What is so.
 
-    def host(self, vm: str) -> str:
+    def host_of(self, vm: str) -> str:
         """Where the VM runs."""
-        return self.fleet.location(vm)
+        return self.fleet.location_of(vm)
 
-    def counts(self, vm: str, slot: str) -> bool:
+    def slot_counts(self, vm: str, slot: str) -> bool:
         """Whether the slot counts for the VM that it lists."""
         return (vm, slot) not in self._stale and serves(self.vms[vm], self.slots[slot])
 
@@ -62,77 +63,86 @@ class Layout:
         """Whether the slot believes the VM elsewhere, or nobody knows the VM."""
         return (vm, slot) in self._stale
 
-    def level(self, vm: str) -> int:
+    def tolerance_of(self, vm: str) -> int:
         """Failures that the VM tolerates; 0 for one that nobody knows."""
         if vm not in self.vms:
             return 0
         mine = self.fleet.slots_of(vm)
         if self.fleet.holds_for(vm):
-            return sum(self.counts(vm, slot) for slot in mine)
-        view = msgspec.structs.replace(self.vms[vm], host=self.host(vm))
-        named = tuple(self.view(slot) for slot in mine)
-        return tolerances([view], named, {vm: view.host}, self._given.topology.units)[vm]
+            return sum(self.slot_counts(vm, slot) for slot in mine)
+        view = msgspec.structs.replace(self.vms[vm], host=self.host_of(vm))
+        named = tuple(self.current_view(slot) for slot in mine)
+        return compute_tolerances([view], named, {vm: view.host}, self._given.topology.units)[vm]
 
-    def view(self, slot: str) -> SlotView:
+    def current_view(self, slot: str) -> SlotView:
         """The slot with its members as they are now."""
-        members = {member: self._stale.get((member, slot), self.host(member)) for member in self.fleet.members(slot)}
+        members = {
+            member: self._stale.get((member, slot), self.host_of(member)) for member in self.fleet.members_of(slot)
+        }
         return msgspec.structs.replace(self.slots[slot], members=members)
 
-    def size(self, vm: str) -> ResolvedSize:
+    def new_slot_size(self, vm: str) -> ResolvedSize:
         """How large a new slot of the VM is."""
         view = self.vms[vm]
-        return enough_for(view, self._given.sizes.get(vm) or resolve_size(view))
+        return enlarge_for_vm(view, self._given.sizes.get(vm) or resolve_size(view))
 
-    def destinations(self, vm: str) -> list[str]:
+    def find_destinations(self, vm: str) -> list[str]:
         """Hosts that may run a VM of a drained host, best first; peers of its server group are respected."""
         found = [host for host in self._given.destinations.get(vm, ()) if host not in self.drained]
-        found = self.fleet.grouped(vm, found, gone=self.drained)
+        found = self.fleet.allowed_by_groups(vm, found, gone=self.drained)
         return [host for host in found if may_run_on(self.vms[vm], host)]
 
-    def clashing(self, vm: str, hosts: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    def find_clashing_slots(self, vm: str, hosts: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
         """Each of the hosts with those of the VM's slots that it could not be in if it ran there."""
         mine = {slot: self._units_taken(vm, slot) for slot in self.fleet.slots_of(vm)}
         for host in hosts:
             yield host, [slot for slot, taken in mine.items() if self._clash(vm, slot, taken, host)]
 
-    def clashes(self, vm: str, slot: str, host: str) -> bool:
+    def has_clash(self, vm: str, slot: str, host: str) -> bool:
         """Whether the VM could not be in this slot, one of its own or another, if it ran on that host."""
         return self._clash(vm, slot, self._units_taken(vm, slot), host)
 
     def _clash(self, vm: str, slot: str, taken: set[str], host: str) -> bool:
-        unit = self.fleet.topology.unit
-        if self.fleet.separation.in_one_domain(self.slots[slot].host, host):
+        unit = self.fleet.topology.unit_of_host
+        if self.fleet.separation.share_domain(self.slots[slot].host, host):
             return True
-        return unit(host) != unit(self.host(vm)) and unit(host) in taken
+        return unit(host) != unit(self.host_of(vm)) and unit(host) in taken
 
     def _units_taken(self, vm: str, slot: str) -> set[str]:
         """Units where a VM in this slot may not run, its own aside: the slot's, and all that occur for co-users."""
-        others = [other for other in self.fleet.members(slot) if other != vm]
-        return {self.fleet.topology.unit(self.slots[slot].host)}.union(*map(self.fleet.blocked, others))
+        others = [other for other in self.fleet.members_of(slot) if other != vm]
+        return {self.fleet.topology.unit_of_host(self.slots[slot].host)}.union(
+            *map(self.fleet.blocked_unit_names, others)
+        )
 
-    def near(self, host: str, other: str) -> bool:
+    def share_unit_or_domain(self, host: str, other: str) -> bool:
         """Whether a VM on one of these hosts could have no slot on the other, whatever else is so."""
-        unit = self.fleet.topology.unit
-        return unit(host) == unit(other) or self.fleet.separation.in_one_domain(host, other)
+        unit = self.fleet.topology.unit_of_host
+        return unit(host) == unit(other) or self.fleet.separation.share_domain(host, other)
 
     # What may be done.
 
-    def joinable(self, vm: str) -> Iterator[str]:
+    def joinable_slots(self, vm: str) -> Iterator[str]:
         """Slots that the VM may join and that would count for it, fullest first; none on a drained host."""
-        return self.fleet.joinable(self.vms[vm], self.hosts_of("reuse", vm))
+        return self.fleet.joinable_slots(self.vms[vm], self.hosts_of("reuse", vm))
 
-    def openable(self, vm: str) -> Iterator[str]:
+    def openable_hosts(self, vm: str) -> Iterator[str]:
         """Hosts that can hold a new slot of the VM now, best first; among equals the one with the most free memory."""
-        fleet, size = self.fleet, self.size(vm)
+        fleet, size = self.fleet, self.new_slot_size(vm)
         offer = self._given.new.get(self._given.classes.get(vm, ""), NOWHERE)
         usable = self.hosts_of("new", vm)
-        for hosts in _ties(offer):
-            possible = fleet.roomy(
+        if offer.scores:
+            scored = groupby(zip(offer.hosts, offer.scores, strict=True), key=itemgetter(1))
+            groups = [[host for host, _ in equal] for _, equal in scored]
+        else:
+            groups = [[host] for host in offer.hosts]
+        for hosts in groups:
+            possible = fleet.hosts_with_room(
                 [host for host in hosts if host in usable], {"cpu": size.cpu_milli, "memory": size.memory_bytes}
             )
             free = dict(zip(possible, fleet.free_of(possible, MEMORY), strict=True))
             for host in sorted(possible, key=lambda name: (-free[name], name)):
-                if fleet.count(vm, host) == 0 and fleet.separation.allows(vm, host):
+                if fleet.count_unit(vm, host) == 0 and fleet.separation.allows(vm, host):
                     yield host
 
     def hosts_of(self, kind: str, vm: str) -> frozenset[str]:
@@ -141,7 +151,7 @@ class Layout:
         key = self._given.classes.get(vm, "")
         known = self._usable_hosts.get((kind, key))
         if known is None:
-            offers: Mapping[str, Offer] = self._given.reuse if kind == "reuse" else self._given.new
+            offers: Mapping[str, PlacementOffer] = self._given.reuse if kind == "reuse" else self._given.new
             offer = offers.get(key, NOWHERE)
             known = frozenset() if offer.error else frozenset(offer.hosts) - self.drained
             self._usable_hosts[kind, key] = known
@@ -162,27 +172,29 @@ class Layout:
     def join(self, vm: str, slot: str) -> None:
         """The VM is a member from here on."""
         self.fleet.join(vm, slot)
-        self._step(Join(slot=slot, vm=vm, vm_host=self.host(vm), host=self.slots[slot].host))
+        self._step(Join(slot=slot, vm=vm, vm_host=self.host_of(vm), host=self.slots[slot].host))
 
     def leave(self, vm: str, slot: str) -> None:
         """The VM is no member any more; a slot without members is given up."""
         key, recorded = (vm, slot), self._stale.pop((vm, slot), None)
         if recorded is not None:
-            self.fleet.on_undo(lambda: self._stale.update({key: recorded}))
+            self.fleet.add_undo(lambda: self._stale.update({key: recorded}))
         self.fleet.leave(vm, slot)
         self._step(Leave(slot=slot, vm=vm, host=self.slots[slot].host))
-        if not self.fleet.members(slot):
+        if not self.fleet.members_of(slot):
             self.close(slot)
 
     def open(self, vm: str, host: str, size: ResolvedSize | None = None) -> None:
         """A new slot on the host, with the VM in it. As large as such a slot is, unless ``size`` is given."""
-        key = self._new_key()
-        slot = new_slot(key, host, self.vms[vm], size or self.size(vm))
+        serial = 1
+        while (key := NEW_SLOT.format(serial)) in self.slots:
+            serial += 1
+        slot = new_slot(key, host, self.vms[vm], size or self.new_slot_size(vm))
         self.slots[key] = slot
-        self.fleet.on_undo(lambda: self.slots.pop(key))
+        self.fleet.add_undo(lambda: self.slots.pop(key))
         self.fleet.open(slot)
         self.fleet.join(vm, key)
-        self._step(opening(slot, vm, self.host(vm)))
+        self._step(open_action(slot, vm, self.host_of(vm)))
 
     def close(self, slot: str) -> None:
         """Give an empty slot up."""
@@ -191,19 +203,13 @@ class Layout:
 
     def move(self, vm: str, host: str) -> None:
         """The VM runs on the host from here on; its memberships say so."""
-        source = self.host(vm)
+        source = self.host_of(vm)
         self.fleet.move(self.vms[vm], host)
         self._step(Move(vm=vm, source=source, host=host))
 
     def _step(self, step: Step) -> None:
         self.steps.append(step)
-        self.fleet.on_undo(self.steps.pop)
-
-    def _new_key(self) -> str:
-        serial = 1
-        while (key := NEW_SLOT.format(serial)) in self.slots:
-            serial += 1
-        return key
+        self.fleet.add_undo(self.steps.pop)
 
     # The end.
 
@@ -211,28 +217,14 @@ class Layout:
         """All VMs where they run now."""
         moved = {step.vm for step in self.steps if isinstance(step, Move)}
         return tuple(
-            msgspec.structs.replace(vm, host=self.host(vm.id)) if vm.id in moved else vm for vm in self._given.vms
+            msgspec.structs.replace(vm, host=self.host_of(vm.id)) if vm.id in moved else vm for vm in self._given.vms
         )
 
     def final_slots(self) -> tuple[SlotView, ...]:
         """All slots that are there now, by name."""
-        return tuple(self.view(name) for name in sorted(self.slots) if self.fleet.has_slot(name))
+        return tuple(self.current_view(name) for name in sorted(self.slots) if self.fleet.has_slot(name))
 
     def slots_on(self, hosts: Iterable[str]) -> list[str]:
         """The slots on these hosts, by name."""
         wanted = set(hosts)
         return [name for name in sorted(self.slots) if self.slots[name].host in wanted and self.fleet.has_slot(name)]
-
-
-def _ties(offer: Offer) -> list[list[str]]:
-    """Hosts of an offer in groups of equal score; without scores the order is strict."""
-    if not offer.scores:
-        return [[host] for host in offer.hosts]
-    groups: list[list[str]] = []
-    last: float | None = None
-    for host, score in zip(offer.hosts, offer.scores, strict=True):
-        if score != last:
-            groups.append([])
-        groups[-1].append(host)
-        last = score
-    return groups

@@ -3,21 +3,21 @@
 First by hand, as a careful operator would do it: join the new slot before leaving the old one, open before closing,
 move a VM where nothing stands in the way, or clear away what does. Where that gets stuck, small fleets are searched
 completely; whatever is left is either shown to be impossible or said to be not found, with the limit that ended the
-search (docs/reference/failover-analysis.md#what-if).
+search (docs/design/failover.md#what-if).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 
+from outlive.failover.analysis.drain.inputs import DrainInput, DrainObstacle, DrainResult, Stuck
 from outlive.failover.analysis.drain.layout import Layout
-from outlive.failover.analysis.drain.proofs import impossibilities
-from outlive.failover.analysis.drain.search import Search, searchable
-from outlive.failover.analysis.drain.steps import DrainInput, DrainResult, Obstacle, Stuck
-from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
-from outlive.failover.fleet import held_by
-from outlive.placement.vms import amounts_of
+from outlive.failover.analysis.drain.proofs import find_impossibilities
+from outlive.failover.analysis.drain.search import DrainSearch, exceeded_limit
+from outlive.failover.analysis.tolerance import ToleranceInput, compute_tolerance
+from outlive.failover.fleet import slot_amounts
+from outlive.placement import amounts_of
 
 ROUNDS = 8
 """Passes over everything that is still there; a pass in which nothing changes is the last."""
@@ -35,53 +35,41 @@ SLOTS_EVICTED = 8
 
 def order_drain(given: DrainInput) -> DrainResult:
     """The steps that empty the hosts, every prefix of them a state that holds; or what stands in the way."""
-    now = _levels(given)
-    weaker = {vm: level for vm, level in now.items() if level < _asked(given, vm)}
-    floors = {vm: min(level, _asked(given, vm)) for vm, level in now.items()}
+    units = given.topology.units
+    tolerance = ToleranceInput(vms=given.vms, required=given.required, slots=given.slots, units=units)
+    now = compute_tolerance(tolerance).vms
+    required = {vm: given.required[vm] if given.keep is None else given.keep for vm in now}
+    weaker = {vm: level for vm, level in now.items() if level < required[vm]}
+    floors = {vm: min(level, required[vm]) for vm, level in now.items()}
     targets = {vm: min(level, given.required[vm]) for vm, level in now.items()}
     work = Ordering(given, floors, targets)
-    obstacles = impossibilities(given, floors, lawful=not work.layout.fleet.faulty())
+    obstacles = find_impossibilities(given, floors, lawful=not work.layout.fleet.list_faulty())
     if obstacles:
         return DrainResult(possible=False, obstacles=tuple(obstacles), weaker=weaker)
     left = work.run()
     if not left:
-        work.protect_again()
-        return _answer(work.layout, weaker)
-    return _searched(given, floors, targets, left, weaker)
-
-
-def _asked(given: DrainInput, vm: str) -> int:
-    return given.required[vm] if given.keep is None else given.keep
-
-
-def _levels(given: DrainInput) -> dict[str, int]:
-    units = given.topology.units
-    return tolerance(ToleranceInput(vms=given.vms, required=given.required, slots=given.slots, units=units)).vms
-
-
-def _searched(
-    given: DrainInput, floors: dict[str, int], targets: dict[str, int], left: list[Obstacle], weaker: dict[str, int]
-) -> DrainResult:
-    """What a complete search says, where the fleet is small enough for one."""
+        work.restore_protection()
+        return _build_answer(work.layout, weaker)
+    # A complete search, if the fleet is small enough for one.
     layout = Layout(given)
-    refusal = searchable(layout, given)
+    refusal = exceeded_limit(layout, given)
     if refusal:
         return DrainResult(possible=False, proven=False, obstacles=tuple(left), weaker=weaker, limit=refusal)
-    search = Search(layout, given, floors)
+    search = DrainSearch(layout, given, floors)
     found = search.run()
     if found:
         work = Ordering(given, floors, targets, layout)
-        work.protect_again()
-        return _answer(layout, weaker)
+        work.restore_protection()
+        return _build_answer(layout, weaker)
     if found is None:
         limit = f"SEARCHED_CHANGES ({given.search_limit})"
         return DrainResult(possible=False, proven=False, obstacles=tuple(left), weaker=weaker, limit=limit)
     detail = f"all {search.states} arrangements that can be reached were looked through"
-    proof = Obstacle(reason=Stuck.NO_ORDER, detail=detail)
+    proof = DrainObstacle(reason=Stuck.NO_ORDER, detail=detail)
     return DrainResult(possible=False, obstacles=(proof, *left), weaker=weaker)
 
 
-def _answer(layout: Layout, weaker: dict[str, int]) -> DrainResult:
+def _build_answer(layout: Layout, weaker: dict[str, int]) -> DrainResult:
     return DrainResult(
         possible=True,
         steps=tuple(layout.steps),
@@ -108,34 +96,41 @@ class Ordering:
         """Whether slots may be opened."""
         self._movers = [vm.id for vm in given.vms if vm.host in self.layout.drained]
 
-    def run(self) -> list[Obstacle]:
+    def run(self) -> list[DrainObstacle]:
         """Empty the hosts; what could not leave, nothing where all is done."""
         for thrifty in (False, True):
             self._thrifty = thrifty
             for _ in range(ROUNDS):
                 before = len(self.layout.steps)
-                for vm in self._waiting():
+                for vm in self._remaining_vms():
                     self._move(vm)
                 for slot in self.layout.slots_on(self._given.drained):
-                    self._dissolve(slot)
+                    self._empty_slot(slot)
                 if len(self.layout.steps) == before and not self._merge():
                     break
-            if not self._waiting() and not self.layout.slots_on(self._given.drained):
+            if not self._remaining_vms() and not self.layout.slots_on(self._given.drained):
                 return []
-        return [*map(self._why_here, self._waiting()), *self._slots_left()]
+        layout = self.layout
+        left = [*map(self._explain_stuck, self._remaining_vms())]
+        for slot in layout.slots_on(self._given.drained):
+            for vm in layout.fleet.members_of(slot):
+                detail = f"finds no other slot than {slot} that keeps its tolerance at {self._floors.get(vm, 0)}"
+                host = layout.slots[slot].host
+                left.append(DrainObstacle(reason=Stuck.NOT_FOUND, vm=vm, slot=slot, host=host, detail=detail))
+        return left
 
-    def protect_again(self) -> None:
+    def restore_protection(self) -> None:
         """Give VMs back what the steps took from them, as far as that is possible now."""
         touched = {step.vm for step in self.layout.steps if hasattr(step, "vm")}
-        short = [vm for vm in touched if self.layout.level(vm) < self._targets.get(vm, 0)]
-        for vm in sorted(short, key=lambda name: (self.layout.level(name), *self._rank(name))):
-            for _ in range(self._targets[vm] - self.layout.level(vm)):
+        short = [vm for vm in touched if self.layout.tolerance_of(vm) < self._targets.get(vm, 0)]
+        for vm in sorted(short, key=lambda name: (self.layout.tolerance_of(name), *self._rank(name))):
+            for _ in range(self._targets[vm] - self.layout.tolerance_of(vm)):
                 if not self._take_slot(vm, ""):
                     break
 
-    def _waiting(self) -> list[str]:
+    def _remaining_vms(self) -> list[str]:
         """VMs that still run on the drained hosts, in the order in which they are moved."""
-        return sorted((vm for vm in self._movers if self.layout.host(vm) in self.layout.drained), key=self._rank)
+        return sorted((vm for vm in self._movers if self.layout.host_of(vm) in self.layout.drained), key=self._rank)
 
     def _rank(self, vm: str) -> tuple[int, int, str]:
         view = self.layout.vms.get(vm)
@@ -149,68 +144,69 @@ class Ordering:
         for slot in layout.fleet.slots_of(vm):
             if layout.is_stale(vm, slot):
                 self._leave(vm, slot)
-        hosts = layout.destinations(vm)
+        hosts = layout.find_destinations(vm)
         needs = amounts_of(layout.vms[vm])
-        roomy = layout.fleet.roomy(hosts, needs)
+        roomy = layout.fleet.hosts_with_room(hosts, needs)
         clashing: list[tuple[int, int, str]] = []
-        for place, (host, slots) in enumerate(layout.clashing(vm, roomy)):
+        for place, (host, slots) in enumerate(layout.find_clashing_slots(vm, roomy)):
             if not slots:
-                return self._moved(vm, host)
+                return self._try_move(vm, host)
             clashing.append((len(slots), place, host))
         for _, _, host in sorted(clashing)[:HOSTS_CLEARED]:
-            if self._cleared(vm, host):
+            if self._exchange_and_move(vm, host):
                 return True
         crowded = [host for host in hosts if host not in set(roomy) and self._holds_enough(host, needs)]
         return any(self._made_room(vm, host, needs) for host in crowded[:HOSTS_CLEARED])
 
-    def _moved(self, vm: str, host: str) -> bool:
+    def _try_move(self, vm: str, host: str) -> bool:
         layout = self.layout
         mark = layout.mark
-        concerned = {vm}.union(*(layout.fleet.members(slot) for slot in layout.fleet.slots_of(vm)))
+        concerned = {vm}.union(*(layout.fleet.members_of(slot) for slot in layout.fleet.slots_of(vm)))
         layout.move(vm, host)
-        if all(layout.fleet.holds_for(one) or self._is_enough(one) for one in concerned):
+        floors = self._floors
+        if all(layout.fleet.holds_for(one) or layout.tolerance_of(one) >= floors.get(one, 0) for one in concerned):
             return True
         layout.undo(mark)
         return False
 
-    def _cleared(self, vm: str, host: str) -> bool:
+    def _exchange_and_move(self, vm: str, host: str) -> bool:
         """Exchange the VM's slots that clash with the host for others, then move; or change nothing."""
         mark = self.layout.mark
-        for slot in self._in_the_way(vm, host):
+        for slot in self._clashing_slots(vm, host):
             if not self._exchange(vm, slot, host):
                 self.layout.undo(mark)
                 return False
-        if not self._in_the_way(vm, host) and self._moved(vm, host):
+        if not self._clashing_slots(vm, host) and self._try_move(vm, host):
             return True
         self.layout.undo(mark)
         return False
 
-    def _in_the_way(self, vm: str, host: str) -> list[str]:
-        return [slot for _, slots in self.layout.clashing(vm, [host]) for slot in slots]
+    def _clashing_slots(self, vm: str, host: str) -> list[str]:
+        return [slot for _, slots in self.layout.find_clashing_slots(vm, [host]) for slot in slots]
 
     def _holds_enough(self, host: str, needs: Mapping[str, int]) -> bool:
         """Whether the host would have room if it gave up its slots."""
         slots = [self.layout.slots[name] for name in self.layout.slots_on([host])]
         cpu, memory = sum(slot.cpu_milli for slot in slots), sum(slot.memory_bytes for slot in slots)
         more = {"cpu": cpu, "memory": memory}
-        lacks = self.layout.fleet.lacks(host, needs)
+        lacks = self.layout.fleet.missing_amounts(host, needs)
         return self.layout.fleet.knows_room(host) and all(more.get(name, 0) >= amount for name, amount in lacks.items())
 
     def _made_room(self, vm: str, host: str, needs: Mapping[str, int]) -> bool:
         """Dissolve slots on the host until the VM fits, then move it there; or change nothing."""
         layout = self.layout
         mark = layout.mark
-        slots = sorted(layout.slots_on([host]), key=lambda name: (len(layout.fleet.members(name)), name))
+        slots = sorted(layout.slots_on([host]), key=lambda name: (len(layout.fleet.members_of(name)), name))
         for slot in slots[:SLOTS_EVICTED]:
-            lacks = layout.fleet.lacks(host, needs)
+            lacks = layout.fleet.missing_amounts(host, needs)
             if not lacks:
                 break
-            if any(held_by(layout.slots[slot]).get(name, 0) > 0 for name in lacks):
+            if any(slot_amounts(layout.slots[slot]).get(name, 0) > 0 for name in lacks):
                 before = layout.mark
-                if not self._dissolve(slot, avoid=host):
+                if not self._empty_slot(slot, avoid=host):
                     layout.undo(before)
-        if layout.fleet.fits(host, needs) and (
-            self._cleared(vm, host) if self._in_the_way(vm, host) else self._moved(vm, host)
+        if layout.fleet.has_room(host, needs) and (
+            self._exchange_and_move(vm, host) if self._clashing_slots(vm, host) else self._try_move(vm, host)
         ):
             return True
         layout.undo(mark)
@@ -218,12 +214,12 @@ class Ordering:
 
     # Leaving slots.
 
-    def _dissolve(self, slot: str, avoid: str = "") -> bool:
+    def _empty_slot(self, slot: str, avoid: str = "") -> bool:
         """Take everybody out, largest first, and close the slot; those who can leave do so even if others cannot."""
         layout = self.layout
-        for vm in sorted(layout.fleet.members(slot), key=self._rank):
+        for vm in sorted(layout.fleet.members_of(slot), key=self._rank):
             self._exchange(vm, slot, "", avoid)
-        if layout.fleet.has_slot(slot) and not layout.fleet.members(slot):
+        if layout.fleet.has_slot(slot) and not layout.fleet.members_of(slot):
             layout.close(slot)
         return not layout.fleet.has_slot(slot)
 
@@ -234,11 +230,11 @@ class Ordering:
         """
         layout = self.layout
         mark = layout.mark
-        if vm not in layout.vms or not layout.counts(vm, slot):
+        if vm not in layout.vms or not layout.slot_counts(vm, slot):
             self._leave(vm, slot)
             return True
         floor, target = self._floors.get(vm, 0), self._targets.get(vm, 0)
-        wanted = floor if self._thrifty else min(target, layout.level(vm))
+        wanted = floor if self._thrifty else min(target, layout.tolerance_of(vm))
         if self._leave(vm, slot) >= target:
             return True
         layout.undo(mark)
@@ -252,25 +248,22 @@ class Ordering:
         layout.undo(mark)
         return False
 
-    def _is_enough(self, vm: str) -> bool:
-        return self.layout.level(vm) >= self._floors.get(vm, 0)
-
     def _leave(self, vm: str, slot: str) -> int:
         """Leave, and say what the VM tolerates now."""
         layout = self.layout
         layout.leave(vm, slot)
-        return layout.level(vm)
+        return layout.tolerance_of(vm)
 
     def _take_slot(self, vm: str, towards: str, avoid: str = "", besides: str = "") -> bool:
         """Join a slot, or else open one, that would also do after a move towards a host."""
         layout = self.layout
-        for slot in islice(layout.joinable(vm), JOINS_TRIED):
+        for slot in islice(layout.joinable_slots(vm), JOINS_TRIED):
             host = layout.slots[slot].host
-            if slot != besides and host != avoid and not (towards and layout.clashes(vm, slot, towards)):
+            if slot != besides and host != avoid and not (towards and layout.has_clash(vm, slot, towards)):
                 layout.join(vm, slot)
                 return True
-        for host in islice(layout.openable(vm) if self._opens else (), OPENS_TRIED):
-            if host == avoid or (towards and layout.near(towards, host)):
+        for host in islice(layout.openable_hosts(vm) if self._opens else (), OPENS_TRIED):
+            if host == avoid or (towards and layout.share_unit_or_domain(towards, host)):
                 continue
             layout.open(vm, host)
             return True
@@ -282,10 +275,10 @@ class Ordering:
         before = len(layout.steps)
         self._opens = False
         slots = [name for name in layout.slots if layout.fleet.has_slot(name)]
-        order = sorted(slots, key=lambda name: (len(layout.fleet.members(name)), name))
+        order = sorted(slots, key=lambda name: (len(layout.fleet.members_of(name)), name))
         for slot in order[:SLOTS_MERGED]:
             mark = layout.mark
-            if layout.slots[slot].host in layout.drained or self._dissolve(slot):
+            if layout.slots[slot].host in layout.drained or self._empty_slot(slot):
                 continue
             layout.undo(mark)
         self._opens = True
@@ -293,20 +286,13 @@ class Ordering:
 
     # What is left.
 
-    def _why_here(self, vm: str) -> Obstacle:
+    def _explain_stuck(self, vm: str) -> DrainObstacle:
         layout = self.layout
-        hosts = layout.destinations(vm)
+        hosts = layout.find_destinations(vm)
         needs = amounts_of(layout.vms[vm])
-        full = len(hosts) - len(layout.fleet.roomy(hosts, needs))
+        full = len(hosts) - len(layout.fleet.hosts_with_room(hosts, needs))
         detail = (
             f"of {len(hosts)} hosts that may run it {full} have no room at that point, "
             f"on {len(hosts) - full} its slots or its co-users' stand in the way"
         )
-        return Obstacle(reason=Stuck.NOT_FOUND, vm=vm, host=layout.host(vm), detail=detail)
-
-    def _slots_left(self) -> Iterable[Obstacle]:
-        layout = self.layout
-        for slot in layout.slots_on(self._given.drained):
-            for vm in layout.fleet.members(slot):
-                detail = f"finds no other slot than {slot} that keeps its tolerance at {self._floors.get(vm, 0)}"
-                yield Obstacle(reason=Stuck.NOT_FOUND, vm=vm, slot=slot, host=layout.slots[slot].host, detail=detail)
+        return DrainObstacle(reason=Stuck.NOT_FOUND, vm=vm, host=layout.host_of(vm), detail=detail)

@@ -2,7 +2,7 @@
 
 First everybody is served as a plan would, so that what a cycle gives is separated from what it cannot give; then the
 VMs that are left are grouped by what they ask of a host, and for each group the least number of such hosts is looked
-for with the planner, by doubling and halving (docs/reference/failover-analysis.md#explaining-a-fleet).
+for with the planner, by doubling and halving (docs/design/failover.md#explaining-a-fleet).
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.base.phrases import count_of, listing, noun_for
+from outlive.base import count_of, join_parts, noun_for
 from outlive.failover.analysis.explain.model import (
     CLEANED_UP,
     NOT_CLEANED_UP,
     WAIT_OR_PLAN,
     AddHosts,
-    Answer,
-    Kind,
     NewHost,
+    PlacementAnswer,
     Remedy,
-    remedy,
+    RemedyKind,
+    build_remedy,
 )
-from outlive.failover.analysis.explain.search import Search, new_names
+from outlive.failover.analysis.explain.search import RemedySearch, new_names
 from outlive.failover.analysis.explain.trials import Change
 from outlive.failover.analysis.explain.vm import Explainer
 from outlive.failover.analysis.whatif.answers import WholeRemedy
 from outlive.failover.planner.actions import Fail, Need
 from outlive.failover.planner.selection import service_rank
-from outlive.failover.sizes import amounts, enough_for, resolve_size
-from outlive.placement.vms import VmView
+from outlive.failover.slots import enlarge_for_vm, format_amounts, resolve_size
+from outlive.placement import VmView
 from outlive.resources.reasons import CoverageReason
 
 GROUPS_TRIED: Final = 50
@@ -45,7 +45,7 @@ SMALL: Final = 3
 """Groups of so many VMs are explained one by one, since something cheaper than a host may help."""
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class RemedyGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """VMs that the same thing would help."""
 
     reason: str
@@ -70,7 +70,7 @@ class FleetExplanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """VMs that need slots."""
     covered: int
     text: str
-    groups: tuple[Group, ...]
+    groups: tuple[RemedyGroup, ...]
     """The largest first."""
     everybody: str = ""
     """What covers everybody at once, where somebody needs more than the next cycle gives."""
@@ -78,10 +78,10 @@ class FleetExplanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     @property
     def needs_hosts(self) -> bool:
         """Whether hosts are proposed for any group."""
-        return any(group.remedy.kind is Kind.ADD_HOSTS for group in self.groups)
+        return any(group.remedy.kind is RemedyKind.ADD_HOSTS for group in self.groups)
 
 
-def agreed(
+def adopt_whole_remedy(
     found: FleetExplanation, whole: WholeRemedy, *, zones: Mapping[str, str], hosts: Set[str]
 ) -> FleetExplanation:
     """The explanation with what the planner says of the whole fleet, as what-if says it: each group is served by adding
@@ -89,24 +89,21 @@ def agreed(
     if whole.hosts is None:
         return found
     short = {one.zone: one.hosts for one in whole.by}
-    groups = [_agreed(group, whole, short.get(zones.get(group.vms[0], ""), 0), hosts) for group in found.groups]
+    groups = []
+    for group in found.groups:
+        hosts_short = short.get(zones.get(group.vms[0], ""), 0)
+        if group.remedy.kind is not RemedyKind.ADD_HOSTS:
+            groups.append(group)
+        elif not hosts_short:
+            anew = build_remedy(RemedyKind.REPLAN, text=PLAN_ANEW)
+            groups.append(msgspec.structs.replace(group, remedy=anew, text=anew.text, covers=group.count))
+        else:
+            (before,) = (action for action in group.remedy.actions if isinstance(action, AddHosts))
+            add = msgspec.structs.replace(before, count=hosts_short, names=new_names(hosts, hosts_short))
+            remedy = build_remedy(RemedyKind.ADD_HOSTS, (add,))
+            text = f"{add.describe()}: with these a plan covers all of its zone"
+            groups.append(msgspec.structs.replace(group, remedy=remedy, covers=group.count, text=text))
     return msgspec.structs.replace(found, groups=tuple(groups), everybody=whole.text)
-
-
-def _agreed(group: Group, whole: WholeRemedy, short: int, hosts: Set[str]) -> Group:
-    if group.remedy.kind is not Kind.ADD_HOSTS:
-        return group
-    if not short:
-        anew = remedy(Kind.REPLAN, text=PLAN_ANEW)
-        return msgspec.structs.replace(group, remedy=anew, text=anew.text, covers=group.count)
-    (before,) = (action for action in group.remedy.actions if isinstance(action, AddHosts))
-    add = msgspec.structs.replace(before, count=short, names=new_names(hosts, short))
-    return msgspec.structs.replace(
-        group,
-        remedy=remedy(Kind.ADD_HOSTS, (add,)),
-        covers=group.count,
-        text=f"{add.text()}: with these a plan covers all of its zone",
-    )
 
 
 class _Request(NamedTuple):
@@ -114,7 +111,7 @@ class _Request(NamedTuple):
 
     vm: VmView
     need: Need
-    answer: Answer
+    answer: PlacementAnswer
 
 
 def explain_fleet(explainer: Explainer) -> FleetExplanation:
@@ -122,7 +119,7 @@ def explain_fleet(explainer: Explainer) -> FleetExplanation:
     state, ground = explainer.state, explainer.ground
     needing = [vm for vm in state.vms if state.required.get(vm.id, 0) > 0]
     uncovered = [vm for vm in needing if not ground.is_covered(vm)]
-    groups = _groups(explainer, uncovered) if uncovered else []
+    groups = _build_groups(explainer, uncovered) if uncovered else []
     covered = len(needing) - len(uncovered)
     if not needing:
         text = "no VM needs slots"
@@ -135,34 +132,39 @@ def explain_fleet(explainer: Explainer) -> FleetExplanation:
     )
 
 
-def _groups(explainer: Explainer, uncovered: Sequence[VmView]) -> list[Group]:
-    requests, found = _requests(explainer, uncovered)
+def _build_groups(explainer: Explainer, uncovered: Sequence[VmView]) -> list[RemedyGroup]:
+    requests, found = _build_requests(explainer, uncovered)
     model, before = explainer.model, explainer.ground.index
     cleared = [one.vm.id for one in requests if not before.holds_for(one.vm.id)]
     answers = {request.need.offer_class: request.answer for request in requests}
-    with model.serving([(request.vm, request.need) for request in requests], answers) as fails:
+    with model.try_serving([(request.vm, request.need) for request in requests], answers) as fails:
         clashing = {one.vm.id for one in requests if not model.index.holds_for(one.vm.id)}
         given = [one.vm.id for one in requests if one.vm.id not in fails and one.vm.id not in clashing]
         broken = "a rule is broken for them"
-        wait, cleaned = remedy(Kind.CYCLE, text=WAIT_OR_PLAN), remedy(Kind.CYCLE, text=CLEANED_UP)
-        stays = remedy(Kind.NONE, text=NOT_CLEANED_UP, tried=False)
+        wait, cleaned = (
+            build_remedy(RemedyKind.CYCLE, text=WAIT_OR_PLAN),
+            build_remedy(RemedyKind.CYCLE, text=CLEANED_UP),
+        )
+        stays = build_remedy(RemedyKind.NONE, text=NOT_CLEANED_UP, tried=False)
         alike = (
             (CoverageReason.WAITING, "could be served now", [vm for vm in given if vm not in cleared], wait),
             (CoverageReason.MEMBERSHIPS_CLASH, broken, [vm for vm in given if vm in cleared], cleaned),
             (CoverageReason.MEMBERSHIPS_CLASH, broken, [one.vm.id for one in requests if one.vm.id in clashing], stays),
         )
-        found += [_group(reason, who, vms, helps) for reason, who, vms, helps in alike if vms]
+        found += [_build_group(reason, who, vms, helps) for reason, who, vms, helps in alike if vms]
         by_need: dict[tuple[str, NewHost | None], list[_Request]] = {}
         for one in requests:
             if one.vm.id in fails and one.vm.id not in clashing:
-                by_need.setdefault((fails[one.vm.id].reason, _kind(one.answer.new_host)), []).append(one)
+                host = one.answer.new_host
+                kind = None if host is None else msgspec.structs.replace(host, cpu_milli=0, memory_bytes=0)
+                by_need.setdefault((fails[one.vm.id].reason, kind), []).append(one)
         ordered = sorted(by_need.items(), key=lambda item: (-len(item[1]), item[0][0]))
         for number, (_, members) in enumerate(ordered):
-            found += _explained(explainer, fails[members[0].vm.id], members, tried=number < GROUPS_TRIED)
+            found += _explain_group(explainer, fails[members[0].vm.id], members, tried=number < GROUPS_TRIED)
     return sorted(found, key=lambda group: (-group.count, group.reason, group.vms[:1]))
 
 
-def _requests(explainer: Explainer, uncovered: Iterable[VmView]) -> tuple[list[_Request], list[Group]]:
+def _build_requests(explainer: Explainer, uncovered: Iterable[VmView]) -> tuple[list[_Request], list[RemedyGroup]]:
     """Who misses what, in the order of service; and those about whom placement says nothing."""
     state, model = explainer.state, explainer.model
     requests: list[_Request] = []
@@ -170,12 +172,12 @@ def _requests(explainer: Explainer, uncovered: Iterable[VmView]) -> tuple[list[_
     classes: dict[int, int] = {}
     """Answers by address, which stays theirs because the requests hold them."""
     for vm in uncovered:
-        size = enough_for(vm, state.sizes.get(vm.id) or resolve_size(vm))
-        answer = explainer.answers.of(msgspec.structs.replace(vm, host=""), size)
+        size = enlarge_for_vm(vm, state.sizes.get(vm.id) or resolve_size(vm))
+        answer = explainer.answers.find_answer(msgspec.structs.replace(vm, host=""), size)
         if answer is None:
             silent.append(vm.id)
             continue
-        needed = model.ground.misses(vm)
+        needed = model.ground.count_missing(vm)
         number = classes.setdefault(id(answer), len(classes))
         need = Need(vm=vm.id, needed=needed, size=size, offer_class=str(number))
         requests.append(_Request(vm, need, answer))
@@ -186,17 +188,17 @@ def _requests(explainer: Explainer, uncovered: Iterable[VmView]) -> tuple[list[_
             present=state.required[request.vm.id] - request.need.needed,
         )
     )
-    nothing = remedy(Kind.ASK_AGAIN, text="placement says nothing about them", tried=False)
-    return requests, [_group(CoverageReason.PLACEMENT_UNAVAILABLE, "", silent, nothing)] if silent else []
+    nothing = build_remedy(RemedyKind.ASK_AGAIN, text="placement says nothing about them", tried=False)
+    return requests, [_build_group(CoverageReason.PLACEMENT_UNAVAILABLE, "", silent, nothing)] if silent else []
 
 
-def _group(
+def _build_group(
     reason: str, who: str, vms: Sequence[str], helps: Remedy, *, covers: int | None = None, text: str = ""
-) -> Group:
+) -> RemedyGroup:
     """Those whom the same thing helps: all of them if it was tried, or so many."""
     if covers is None:
         covers = len(vms) if helps.tried else 0
-    return Group(
+    return RemedyGroup(
         reason=str(reason),
         who=who,
         count=len(vms),
@@ -207,48 +209,59 @@ def _group(
     )
 
 
-def _kind(host: NewHost | None) -> NewHost | None:
-    """What a group asks of a host, whatever its size."""
-    return None if host is None else msgspec.structs.replace(host, cpu_milli=0, memory_bytes=0)
-
-
-def _explained(explainer: Explainer, fail: Fail, members: Sequence[_Request], *, tried: bool) -> list[Group]:
+def _explain_group(explainer: Explainer, fail: Fail, members: Sequence[_Request], *, tried: bool) -> list[RemedyGroup]:
     """One group, or each VM of a small one by itself where something cheaper than a host helps it."""
     small = len(members) <= SMALL
-    alone = {one.vm.id: found for one in members if small and (found := _cheaper(explainer, one.vm)) is not None}
-    singles = [_group(fail.reason, _who([one]), [one.vm.id], alone[one.vm.id]) for one in members if one.vm.id in alone]
+    alone: dict[str, Remedy] = {}
+    """What is cheaper than a host and helps the VM, besides what all VMs are given."""
+    for one in members if small else ():
+        against = explainer.find_obstacles(one.vm)
+        found = None if against is None else RemedySearch(against, explainer.model, explainer.answers).find_cheapest()
+        if found is not None and found.tried and found.kind not in (RemedyKind.CYCLE, RemedyKind.ADD_HOSTS):
+            alone[one.vm.id] = found
+    singles = [
+        _build_group(fail.reason, _describe_demand([one]), [one.vm.id], alone[one.vm.id])
+        for one in members
+        if one.vm.id in alone
+    ]
     rest = [one for one in members if one.vm.id not in alone]
     if not rest:
         return singles
     host = rest[0].answer.new_host
     sized = fail.reason not in (CoverageReason.ZERO_SIZE, CoverageReason.MEMBERSHIPS_CLASH)
     if host is None or not sized or not tried:
-        return [*singles, _helpless(fail, rest, host)]
-    host = _largest(explainer, rest)
-    count, covers = _least(explainer, rest, host)
-    return [*singles, _of_hosts(explainer, fail, rest, host, count, covers)]
+        return [*singles, _group_without_remedy(fail, rest, host)]
+    host = _describe_new_host(explainer, rest)
+    count, covers = _find_fewest_hosts(explainer, rest, host)
+    if covers == 0:
+        return [*singles, _group_without_remedy(fail, rest, host)]
+    known = {one.name for one in explainer.state.hosts}
+    add = AddHosts.from_host(host, new_names(known, count))
+    some = min(len(rest), GROUP_VMS)
+    looked = "" if some == len(rest) else f" (of the first {some:,})"
+    text = f"{add.describe()}: covers {covers:,} of {some:,}{looked}"
+    hosts = build_remedy(RemedyKind.ADD_HOSTS, (add,))
+    names = [one.vm.id for one in rest]
+    group = _build_group(fail.reason, _describe_demand(rest), names, hosts, covers=covers, text=text)
+    return [*singles, group]
 
 
-def _cheaper(explainer: Explainer, vm: VmView) -> Remedy | None:
-    """What is cheaper than a host and helps the VM, besides what everybody is given."""
-    against = explainer.against(vm)
-    if against is None:
-        return None
-    found = Search(against, explainer.model, explainer.answers).cheapest()
-    return found if found.tried and found.kind not in (Kind.CYCLE, Kind.ADD_HOSTS) else None
-
-
-def _helpless(fail: Fail, members: Sequence[_Request], host: NewHost | None) -> Group:
+def _group_without_remedy(fail: Fail, members: Sequence[_Request], host: NewHost | None) -> RemedyGroup:
     text = fail.remedy
-    kind = Kind.NONE
+    kind = RemedyKind.NONE
     if fail.reason == CoverageReason.ZERO_SIZE:
-        text, kind = "give their flavors cpu and memory above zero", Kind.SIZE
+        text, kind = "give their flavors cpu and memory above zero", RemedyKind.SIZE
     elif host is None:
         text = "no host can be described that placement would take for them; see their flavors' extra specs"
-    return _group(fail.reason, _who(members), _names(members), remedy(kind, text=text, tried=False))
+    return _build_group(
+        fail.reason,
+        _describe_demand(members),
+        [one.vm.id for one in members],
+        build_remedy(kind, text=text, tried=False),
+    )
 
 
-def _largest(explainer: Explainer, members: Sequence[_Request]) -> NewHost:
+def _describe_new_host(explainer: Explainer, members: Sequence[_Request]) -> NewHost:
     """A new host like the largest that is there of the kind, and large enough for each of the VMs."""
     state = explainer.state
     sizes = [host for one in members if (host := one.answer.new_host) is not None]
@@ -266,7 +279,7 @@ def _largest(explainer: Explainer, members: Sequence[_Request]) -> NewHost:
     )
 
 
-def _least(explainer: Explainer, members: Sequence[_Request], host: NewHost) -> tuple[int, int]:
+def _find_fewest_hosts(explainer: Explainer, members: Sequence[_Request], host: NewHost) -> tuple[int, int]:
     """(hosts, VMs covered): as many VMs as can be, with the fewest hosts that were found to do."""
     some = members[:GROUP_VMS]
     taken = {one.name for one in explainer.state.hosts}
@@ -274,7 +287,7 @@ def _least(explainer: Explainer, members: Sequence[_Request], host: NewHost) -> 
     answers = {one.need.offer_class: one.answer for one in some}
     known: dict[int, int] = {0: 0}
 
-    def covers(count: int) -> int:
+    def count_covered(count: int) -> int:
         if count not in known:
             names = new_names(taken, count)
             change = Change(new_hosts=names, free=dict.fromkeys(names, (host.cpu_milli, host.memory_bytes)))
@@ -282,9 +295,9 @@ def _least(explainer: Explainer, members: Sequence[_Request], host: NewHost) -> 
         return known[count]
 
     count, most_needed = 1, max(one.need.needed for one in some)
-    while covers(count) < len(some) and count < HOSTS_TRIED:
+    while count_covered(count) < len(some) and count < HOSTS_TRIED:
         count *= 2
-        no_better = 0 < covers(count) == known[count // 2]
+        no_better = 0 < count_covered(count) == known[count // 2]
         if no_better and count > 2 * most_needed:
             break
     best = max(known.values())
@@ -292,41 +305,22 @@ def _least(explainer: Explainer, members: Sequence[_Request], host: NewHost) -> 
     low = max((number for number, found in known.items() if number < high), default=0)
     while high - low > 1:
         middle = (low + high) // 2
-        if covers(middle) >= best:
+        if count_covered(middle) >= best:
             high = middle
         else:
             low = middle
     return high, known[high]
 
 
-def _of_hosts(
-    explainer: Explainer, fail: Fail, members: Sequence[_Request], host: NewHost, count: int, covers: int
-) -> Group:
-    if covers == 0:
-        return _helpless(fail, members, host)
-    known = {one.name for one in explainer.state.hosts}
-    add = AddHosts.like(host, new_names(known, count))
-    some = min(len(members), GROUP_VMS)
-    looked = "" if some == len(members) else f" (of the first {some:,})"
-    text = f"{add.text()}: covers {covers:,} of {some:,}{looked}"
-    hosts = remedy(Kind.ADD_HOSTS, (add,))
-    return _group(fail.reason, _who(members), _names(members), hosts, covers=covers, text=text)
-
-
-def _names(members: Sequence[_Request]) -> list[str]:
-    return [one.vm.id for one in members]
-
-
-def _who(members: Sequence[_Request]) -> str:
-    """What the VMs ask of a host."""
+def _describe_demand(members: Sequence[_Request]) -> str:
     host = members[0].answer.new_host
     largest = max(members, key=lambda one: (one.vm.memory_bytes, one.vm.cpu_milli)).vm
     upto = "up to " if len(members) > 1 else ""
-    parts = [f"{upto}{amounts(largest.cpu_milli, largest.memory_bytes)}"]
+    parts = [f"{upto}{format_amounts(largest.cpu_milli, largest.memory_bytes)}"]
     if largest.zone:
         parts.append(f"zone {largest.zone}")
     if host is not None and host.traits:
-        parts.append(f"{noun_for(len(host.traits), 'trait')} {listing(host.traits)}")
+        parts.append(f"{noun_for(len(host.traits), 'trait')} {join_parts(host.traits)}")
     if host is not None and host.cpu_arch:
         parts.append(host.cpu_arch)
     return ", ".join(parts)

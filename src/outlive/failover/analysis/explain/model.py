@@ -1,7 +1,7 @@
 """What would give a VM its slots: actions as data, their cost, and the sentence for people.
 
 A remedy is a few actions of one kind. Who carries them out (``applying``) and then runs a cycle finds the VM covered;
-that was tried on the model before it is said (docs/reference/failover-analysis.md#remedies). Fewer required slots are
+that was tried on the model before it is said (docs/design/failover.md#remedies). Fewer required slots are
 never proposed.
 """
 
@@ -13,26 +13,25 @@ from typing import Final, Protocol
 
 import msgspec
 
-from outlive.base.phrases import count_of, listing, noun_for
-from outlive.base.quantity import format_bytes, format_milli
+from outlive.base import count_of, format_bytes, format_milli, join_parts, noun_for
 from outlive.failover.model import HostView, SlotView
-from outlive.failover.planner.actions import Offer
-from outlive.failover.sizes import ResolvedSize, amounts
+from outlive.failover.planner.actions import PlacementOffer
+from outlive.failover.slots import ResolvedSize, format_amounts
 from outlive.failover.topology import Topology
-from outlive.placement.vms import VmView
-from outlive.resources.reasons.obstacles import Obstacle
+from outlive.placement import VmView
+from outlive.resources.reasons import Obstacle
 
 CAPACITY_WORD: Final = "capacity"
 """Part of the name of every placement step that looks at room."""
 WAIT_OR_PLAN: Final = "wait for a cycle, or run `outlive failover plan --apply`"
-"""What helps whoever could be served now."""
+"""What helps a VM that could be served now."""
 CLEANED_UP: Final = "wait for the next cycle: its clean-up takes the clash away"
 """What helps where a rule is broken for the VM, and will not be for long."""
 NOT_CLEANED_UP: Final = "`outlive failover check` names the broken rule; clean-up does not take it away by itself"
 """The same where it stays, as under the brake."""
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class PlacementRefusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What a step of placement says against a host."""
 
     step: str
@@ -45,7 +44,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
         return CAPACITY_WORD in self.step and self.code != Obstacle.ZERO_SIZE
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class CandidateReason(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One host or slot in the answer."""
 
     host: str
@@ -60,11 +59,11 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     code: str = ""
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ReasonTally(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Hosts or slots with the same thing against them."""
 
     reason: str
-    """As in ``Reason``; slots that the rules close are counted together, as ``rule``."""
+    """As in ``CandidateReason``; slots that the rules close are counted together, as ``rule``."""
     count: int
     text: str
     """As it reads in a sentence after the number."""
@@ -76,10 +75,10 @@ def part_amounts(cpu_milli: int, memory_bytes: int) -> str:
     """An amount for people, without what is zero of it."""
     if not memory_bytes:
         return f"{format_milli(cpu_milli)} cpu"
-    return amounts(cpu_milli, memory_bytes) if cpu_milli else f"{format_bytes(memory_bytes)} memory"
+    return format_amounts(cpu_milli, memory_bytes) if cpu_milli else f"{format_bytes(memory_bytes)} memory"
 
 
-class Kind(enum.StrEnum):
+class RemedyKind(enum.StrEnum):
     """Kinds of remedies, cheapest first."""
 
     CYCLE = "wait-for-a-cycle"
@@ -94,15 +93,15 @@ class Kind(enum.StrEnum):
 
 
 COSTS = {
-    Kind.CYCLE: 0,
-    Kind.REPLAN: 5,
-    Kind.REPACK: 10,
-    Kind.FREE: 20,
-    Kind.READY: 30,
-    Kind.SIZE: 40,
-    Kind.ADD_HOSTS: 100,
-    Kind.ASK_AGAIN: 0,
-    Kind.NONE: 1_000,
+    RemedyKind.CYCLE: 0,
+    RemedyKind.REPLAN: 5,
+    RemedyKind.REPACK: 10,
+    RemedyKind.FREE: 20,
+    RemedyKind.READY: 30,
+    RemedyKind.SIZE: 40,
+    RemedyKind.ADD_HOSTS: 100,
+    RemedyKind.ASK_AGAIN: 0,
+    RemedyKind.NONE: 1_000,
 }
 """What a remedy of each kind is worth; only the order counts. Each host to add costs as much again."""
 
@@ -119,7 +118,7 @@ class MoveMembership(_Step, frozen=True, kw_only=True, tag="move-membership"):
     from_slot: str
     to_slot: str
 
-    def text(self) -> str:
+    def describe(self) -> str:
         """As an order."""
         return f"move VM {self.vm} from slot {self.from_slot} to slot {self.to_slot}"
 
@@ -131,7 +130,7 @@ class FreeRoom(_Step, frozen=True, kw_only=True, tag="free-room"):
     cpu_milli: int = 0
     memory_bytes: int = 0
 
-    def text(self) -> str:
+    def describe(self) -> str:
         """As an order."""
         return f"free {part_amounts(self.cpu_milli, self.memory_bytes)} on {self.host}"
 
@@ -143,7 +142,7 @@ class HostReady(_Step, frozen=True, kw_only=True, tag="host-ready"):
     why: str
     """What placement says against it now."""
 
-    def text(self) -> str:
+    def describe(self) -> str:
         """As an order."""
         return f"make host {self.host} ready ({self.why})"
 
@@ -153,7 +152,7 @@ class SlotReady(_Step, frozen=True, kw_only=True, tag="slot-ready"):
 
     slot: str
 
-    def text(self) -> str:
+    def describe(self) -> str:
         """As an order."""
         return f"make slot {self.slot} ready (see the condition Ready of Reservation/{self.slot})"
 
@@ -166,7 +165,7 @@ class GiveSize(_Step, frozen=True, kw_only=True, tag="give-size"):
     cpu_milli: int
     memory_bytes: int
 
-    def text(self) -> str:
+    def describe(self) -> str:
         """As an order."""
         return f"give flavor {self.flavor!r} cpu and memory above zero"
 
@@ -191,21 +190,21 @@ class AddHosts(NewHost, frozen=True, kw_only=True, tag="add-hosts", tag_field="a
     """What they are called while nobody has named them."""
 
     @classmethod
-    def like(cls, host: NewHost, names: Sequence[str]) -> AddHosts:
+    def from_host(cls, host: NewHost, names: Sequence[str]) -> AddHosts:
         """Hosts like this one."""
         return cls(count=len(names), names=tuple(names), **msgspec.structs.asdict(host))
 
-    def text(self) -> str:
+    def describe(self) -> str:
         """As an order."""
         parts = [f"add {count_of(self.count, 'host')}"]
         if self.zone:
             parts.append(f"in zone {self.zone}")
         if self.traits:
-            parts.append(f"with {noun_for(len(self.traits), 'trait')} {listing(self.traits)}")
+            parts.append(f"with {noun_for(len(self.traits), 'trait')} {join_parts(self.traits)}")
         if self.cpu_arch:
             parts.append(f"of architecture {self.cpu_arch}")
         each = "each with at least " if self.count > 1 else "with at least "
-        return f"{' '.join(parts)}, {each}{amounts(self.cpu_milli, self.memory_bytes)} free"
+        return f"{' '.join(parts)}, {each}{format_amounts(self.cpu_milli, self.memory_bytes)} free"
 
 
 Action = MoveMembership | FreeRoom | HostReady | SlotReady | GiveSize | AddHosts
@@ -214,7 +213,7 @@ Action = MoveMembership | FreeRoom | HostReady | SlotReady | GiveSize | AddHosts
 class Remedy(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What would give the VM its slots."""
 
-    kind: Kind
+    kind: RemedyKind
     cost: int
     text: str
     actions: tuple[Action, ...] = ()
@@ -222,36 +221,30 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Whether the model says that it covers the VM."""
 
 
-def remedy(kind: Kind, actions: Sequence[Action] = (), *, text: str = "", tried: bool = True) -> Remedy:
-    """A remedy of these actions."""
+def build_remedy(kind: RemedyKind, actions: Sequence[Action] = (), *, text: str = "", tried: bool = True) -> Remedy:
+    """A remedy of these actions; without ``text`` it names them all, and an amount on several hosts once."""
     hosts = sum(action.count for action in actions if isinstance(action, AddHosts))
     cost = COSTS[kind] * max(1, hosts, len(actions))
-    sentence = text or _sentence(actions)
-    return Remedy(kind=kind, cost=cost, text=sentence, actions=tuple(actions), tried=tried)
-
-
-def _sentence(actions: Sequence[Action]) -> str:
-    """All actions as one order; the same amount on several hosts is said once."""
     rooms: dict[tuple[int, int], list[str]] = {}
     others: list[str] = []
     for action in actions:
         if isinstance(action, FreeRoom):
             rooms.setdefault((action.cpu_milli, action.memory_bytes), []).append(action.host)
         else:
-            others.append(action.text())
+            others.append(action.describe())
     freed = [
-        f"free {part_amounts(*size)} on {'each of ' if len(hosts) > 1 else ''}{listing(hosts)}"
-        for size, hosts in rooms.items()
+        f"free {part_amounts(*size)} on {'each of ' if len(names) > 1 else ''}{join_parts(names)}"
+        for size, names in rooms.items()
     ]
-    return listing([*freed, *others])
+    return Remedy(kind=kind, cost=cost, text=text or join_parts([*freed, *others]), actions=tuple(actions), tried=tried)
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class PlacementAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What placement says about VMs of one class, host by host."""
 
-    reuse: Offer = Offer()
-    new: Offer = Offer()
-    refusals: tuple[Refusal, ...] = ()
+    reuse: PlacementOffer = PlacementOffer()
+    new: PlacementOffer = PlacementOffer()
+    refusals: tuple[PlacementRefusal, ...] = ()
     """What is said against hosts; several hosts may share one."""
     against_new: dict[str, tuple[int, ...]] = {}
     """Host → numbers of the refusals against a new slot, that of the first step first. A refusal about room carries no
@@ -268,15 +261,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """The least host that placement would take, or ``None`` where no host can be described that it would."""
 
 
-class Answers(Protocol):
+class AnswerSource(Protocol):
     """Where answers come from: asked one after the other, since most are never needed."""
 
-    def of(self, vm: VmView, size: ResolvedSize) -> Answer | None:
+    def find_answer(self, vm: VmView, size: ResolvedSize) -> PlacementAnswer | None:
         """The answer about VMs like this one, or ``None`` where it is not known."""
         ...
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ExplainedFleet(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The fleet that an explanation quotes."""
 
     vms: tuple[VmView, ...]
@@ -302,16 +295,16 @@ class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     brake_number: int = 50
 
 
-class ExplainInput(State, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ExplainInput(ExplainedFleet, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One VM in a fleet."""
 
     vm: str
     classes: dict[str, str] = {}
     """VM → key of its answer; missing means the empty key."""
-    answers: dict[str, Answer] = {}
+    answers: dict[str, PlacementAnswer] = {}
 
 
-class Promise(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class SlotPromise(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A slot that lists the VM."""
 
     slot: str
@@ -321,7 +314,7 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     """What it promises, or why it does not."""
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class CoverageExplanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Why a VM has no slot, or that it has all it needs."""
 
     vm: str
@@ -339,8 +332,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     remedy: Remedy | None = None
     otherwise: Remedy | None = None
     """New hosts, where something cheaper was found."""
-    promises: tuple[Promise, ...] = ()
-    host_tallies: tuple[Tally, ...] = ()
-    slot_tallies: tuple[Tally, ...] = ()
-    hosts: tuple[Reason, ...] = ()
-    slots: tuple[Reason, ...] = ()
+    promises: tuple[SlotPromise, ...] = ()
+    host_tallies: tuple[ReasonTally, ...] = ()
+    slot_tallies: tuple[ReasonTally, ...] = ()
+    hosts: tuple[CandidateReason, ...] = ()
+    slots: tuple[CandidateReason, ...] = ()

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from outlive.base.clock import SystemClock
-from outlive.base.ids import SystemIds
+from outlive.base import SystemClock, SystemIds
 from outlive.failover.config import FailoverSettings
 from outlive.failover.snapshot import Snapshot, gather
-from outlive.placement.reservations import placed_on
-from outlive.placement.vms import VmList, VmView, amounts_of
+from outlive.placement import VmList, VmView, amounts_of, placed_on
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
+    NOWHERE,
     Amounts,
     FlavorGroup,
     Hypervisor,
@@ -32,9 +31,7 @@ from outlive.resources import (
     VirtualMachinePort,
     VirtualNetwork,
 )
-from outlive.resources.policies import NOWHERE
-from outlive.store import Store, list_all, read
-from outlive.store.memory import MemoryStore
+from outlive.store import MemoryStore, Store, list_all, read
 
 READ_BESIDES = (FlavorGroup, Pipeline)
 """Kinds that gathering reads besides hosts, reservations and VMs."""
@@ -53,15 +50,15 @@ class Altered(msgspec.Struct, frozen=True, kw_only=True):
     networks: dict[str, tuple[VirtualNetwork, ...]] = {}
     """VM that nothing but networks limits to some hosts → these networks."""
 
-    async def gathered(self) -> Snapshot:
+    async def gather_snapshot(self) -> Snapshot:
         """What failover would see."""
         store = MemoryStore(SystemClock(), SystemIds())
         store.load((*self.hosts.values(), *self.reservations.values(), *self.besides))
 
-        async def listed() -> VmList:
+        async def list_altered() -> VmList:
             return VmList(vms=tuple(self.vms[name] for name in sorted(self.vms)))
 
-        return await gather(store, self.settings, list_vms=listed, k=self.k)
+        return await gather(store, self.settings, list_vms=list_altered, k=self.k)
 
     def with_hosts(self, hosts: Iterable[Hypervisor]) -> Altered:
         """With further hosts, or others of the same names. VMs may run on those that their networks reach."""
@@ -113,7 +110,7 @@ class Altered(msgspec.Struct, frozen=True, kw_only=True):
         hosts, vms = dict(self.hosts), dict(self.vms)
         for vm in views:
             vms[vm.id] = vm
-            hosts[vm.host] = running(hosts[vm.host], vm)
+            hosts[vm.host] = add_running_vm(hosts[vm.host], vm)
         return msgspec.structs.replace(self, hosts=hosts, vms=vms)
 
     def with_settings(self, settings: FailoverSettings) -> Altered:
@@ -121,12 +118,12 @@ class Altered(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, settings=settings)
 
 
-async def as_it_is(store: Store, gathered: Snapshot, *, k: int | None = None) -> Altered:
+async def from_snapshot(store: Store, gathered: Snapshot, *, k: int | None = None) -> Altered:
     """The cluster that was gathered from this store, unaltered."""
     besides = [item for kind in READ_BESIDES async for item in list_all(store, kind)]
     return Altered(
         hosts={host.name: host for host in gathered.observation.hypervisors},
-        reservations={one.name: one for one in gathered.fleet.reservations()},
+        reservations={one.name: one for one in gathered.fleet.list_reservations()},
         vms={vm.id: vm for vm in gathered.observation.listing.vms},
         besides=tuple(besides),
         settings=gathered.settings,
@@ -148,7 +145,7 @@ async def _limiting_networks(store: Store) -> dict[str, tuple[VirtualNetwork, ..
     return {name: tuple(found[name].values()) for name in free}
 
 
-def running(host: Hypervisor, vm: VmView) -> Hypervisor:
+def add_running_vm(host: Hypervisor, vm: VmView) -> Hypervisor:
     """The host with one more VM on it."""
     status = host.status
     return msgspec.structs.replace(
@@ -185,7 +182,7 @@ def plain_host(capacity: Amounts) -> Hypervisor:
     return Hypervisor(metadata=ObjectMeta(name="new-host"), spec=HypervisorSpec(), status=status)
 
 
-def resized(host: Hypervisor, amounts: Amounts) -> Hypervisor:
+def resize_host(host: Hypervisor, amounts: Amounts) -> Hypervisor:
     """The host with another capacity of these resources; overcommit stays in proportion."""
     before = host.status.capacity or Amounts()
     effective = host.status.effective_capacity

@@ -1,6 +1,6 @@
 """What ``outlive whatif`` answers: one form for all questions, whose members programs may rely on.
 
-The names on the wire are documented in docs/reference/failover-analysis.md#what-if.
+The names on the wire are documented in docs/design/failover.md#what-if.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from outlive.base.phrases import count_of, listing
+from outlive.base import count_of, join_parts
 from outlive.failover.analysis.coverage import Numbers, Uncovered
-from outlive.failover.analysis.drain.steps import Obstacle, Step
+from outlive.failover.analysis.drain.inputs import DrainObstacle, Step
 from outlive.failover.planner.actions import Leave
 
 T = TypeVar("T")
 
 
-class Tolerated(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class WhatIfTolerance(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Failures that every VM which needs slots survives."""
 
     fleet: int
@@ -78,10 +78,10 @@ class WholeRemedy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             f"{count_of(one.hosts, 'more host')} like {one.like}" + (f" in zone {one.zone}" if one.zone else "")
             for one in self.by
         ]
-        return f"with {listing(each)} a plan covers everybody"
+        return f"with {join_parts(each)} a plan covers everybody"
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The answer; every member is always there."""
 
     question: str
@@ -90,7 +90,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     proven: bool = True
     """Of a no: whether it is certain, and not only what the planner found."""
     coverage: Pair[Numbers]
-    tolerance: Pair[Tolerated]
+    tolerance: Pair[WhatIfTolerance]
     moves: tuple[Landed, ...] = ()
     unplaced: tuple[Unplaced, ...] = ()
     order: tuple[Step, ...] = ()
@@ -99,7 +99,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Slots that vanish."""
     displaced: tuple[Leave, ...] = ()
     """Memberships that end."""
-    obstacles: tuple[Obstacle, ...] = ()
+    obstacles: tuple[DrainObstacle, ...] = ()
     weaker: dict[str, int] = {}
     """VM → failures that it tolerates now, where that is less than was asked to be kept."""
     uncovered: tuple[Uncovered, ...] = ()

@@ -2,11 +2,12 @@
 
 The promises are those of the one account: what failover slots and commitment slots hold is not free, unless the VMs are
 of a project whose commitments these are; and the new VMs get slots themselves, as many as protection asks for. Nobody's
-coverage suffers, because a new VM only joins slots whose members need no other slot, or gets a new one. Whoever has too
-few slots now gets them first.
+coverage suffers, because a new VM only joins slots whose members need no other slot, or gets a new one. VMs that have
+too few slots now get them first.
 
 It stands here and not with commitments because failover knows all of it: commitments are reservations in the ledger
-like any other. Counting is ``failover.analysis.fit``; what may be where is asked of placement, once for each zone.
+like any other. Counting is ``failover.analysis.compute_fit``; what may be where is asked of placement, once for each
+zone.
 """
 
 from __future__ import annotations
@@ -20,21 +21,26 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.base.errors import NotFound, OutliveError
+from outlive.base import NotFound, OutliveError
 from outlive.failover.analysis.drain.inputs import EMPTY, move_request
-from outlive.failover.analysis.fit import FitInput, FitResult, FitUnit, most, most_at_all, most_in_grids
+from outlive.failover.analysis.fit import FitInput, FitResult, FitUnit, count_fitting_vms, fit_in_grids, limit_vms
 from outlive.failover.calls import Caller
 from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.plan import plan
 from outlive.failover.planner.replan import replan
-from outlive.failover.sizes import ResolvedSize, enough_for, resolve_size
+from outlive.failover.slots import ResolvedSize, enlarge_for_vm, resolve_size
 from outlive.failover.snapshot import Snapshot, coverage_of, plan_input
-from outlive.placement.ranking import why_nowhere
-from outlive.placement.request import Intent, PlacementRequest
-from outlive.placement.reservations import CapacityQuery, capacity_query
-from outlive.placement.rules import may_run_on
-from outlive.placement.vms import VmView, amounts_of
+from outlive.placement import (
+    CapacityQuery,
+    Intent,
+    PlacementRequest,
+    VmView,
+    amounts_of,
+    capacity_query,
+    explain_nowhere,
+    may_run_on,
+)
 from outlive.resources import COMMITTED, CPU, FAILOVER, MEMORY, FlavorGroupSpec
 
 Ints = NDArray[np.int64]
@@ -104,7 +110,7 @@ class _Promises(msgspec.Struct, frozen=True, kw_only=True):
     """Whether everybody has the slots that they need."""
 
 
-async def how_many(
+async def count_further_vms(
     gathered: Snapshot, like: VmView, *, groups: Mapping[str, FlavorGroupSpec] | None = None, limit_zone: str = ""
 ) -> FlavorFit:
     """How many more VMs like this one fit; ``like`` has no host and no zone. With 5,000 hosts this takes seconds.
@@ -112,16 +118,17 @@ async def how_many(
     ``groups``: flavor name → group, where slots have the size of the group's largest flavor. ``limit_zone``: only this
     zone; ``NotFound`` where no host is in it.
     """
-    size = enough_for(like, resolve_size(like, groups))
+    size = enlarge_for_vm(like, resolve_size(like, groups))
     zones = sorted({host.zone for host in gathered.observation.hosts})
     if limit_zone:
         if limit_zone not in zones:
             raise NotFound(f"there is no zone {limit_zone!r}", remedy=f"zones are: {', '.join(filter(None, zones))}")
         zones = [limit_zone]
-    promises = await _promises(gathered)
-    needed = gathered.demands.required(like)
+    promises = await _gather_promises(gathered)
+    needed = gathered.demands.required_slots(like)
     found = tuple(
-        _Zone(gathered, promises, msgspec.structs.replace(like, zone=zone), size, needed).fit() for zone in zones
+        _FitZone(gathered, promises, msgspec.structs.replace(like, zone=zone), size, needed).compute_fit()
+        for zone in zones
     )
     return FlavorFit(
         flavor=like.flavor,
@@ -135,7 +142,7 @@ async def how_many(
     )
 
 
-async def _promises(gathered: Snapshot) -> _Promises:
+async def _gather_promises(gathered: Snapshot) -> _Promises:
     """What is promised already; where somebody has too few slots, with what a plan adds for them."""
     slots = gathered.observation.slots
     lost = sum(gathered.required.get(vm.id, 0) > 0 for vm in gathered.unplaced)
@@ -161,7 +168,7 @@ async def _promises(gathered: Snapshot) -> _Promises:
     )
 
 
-class _Zone:
+class _FitZone:
     """One zone, for VMs of one size."""
 
     def __init__(self, gathered: Snapshot, promises: _Promises, vm: VmView, size: ResolvedSize, needed: int) -> None:
@@ -172,13 +179,16 @@ class _Zone:
         self._query = capacity_query(self._request, self._fleet.settings)
         self._why = ""
         caller = Caller(profile=gathered.settings.upkeep.profile)
-        self._vm_hosts = self._asked(msgspec.structs.replace(self._request, options=EMPTY), why=True)
-        self._slot_hosts = self._asked(caller.new(vm, size, ignore=()).request) if needed else frozenset()
-        self._reuse_hosts = self._asked(caller.reuse(vm, size, ignore=()).request) if needed else frozenset()
+        self._vm_hosts = self._answered_hosts(msgspec.structs.replace(self._request, options=EMPTY), why=True)
+        self._slot_hosts = (
+            self._answered_hosts(caller.build_new_call(vm, size, ignore=()).request) if needed else frozenset()
+        )
+        self._reuse_hosts = (
+            self._answered_hosts(caller.build_reuse_call(vm, size, ignore=()).request) if needed else frozenset()
+        )
 
-    def fit(self) -> ZoneFit:
-        """The numbers of this zone."""
-        room = self._room(self._query)
+    def compute_fit(self) -> ZoneFit:
+        room = self._count_vm_room(self._query)
         homes = sum(room.values())
         low, high = self._count(room) if self._promises.kept else (FitResult(vms=0), FitResult(vms=0))
         return ZoneFit(
@@ -188,19 +198,19 @@ class _Zone:
             new_slots=low.slots,
             hosts=len(self._vm_hosts),
             without_slots=homes,
-            held_by_commitments=self._more_without(COMMITTED, homes),
-            held_by_failover=self._more_without(FAILOVER, homes),
-            limit=self._limit(),
+            held_by_commitments=self._count_more_without(COMMITTED, homes),
+            held_by_failover=self._count_more_without(FAILOVER, homes),
+            limit=self._find_limit(),
             detail=self._why if not self._vm_hosts else "",
         )
 
-    def _asked(self, request: PlacementRequest, *, why: bool = False) -> frozenset[str]:
+    def _answered_hosts(self, request: PlacementRequest, *, why: bool = False) -> frozenset[str]:
         """The hosts of the zone that placement answers; with ``why`` it is kept why it answers none."""
         engine = self._gathered.engine
         try:
             hosts = engine.rank(request).hosts
             if why and not hosts:
-                self._why = why_nowhere(engine.rank(request, why=True))
+                self._why = explain_nowhere(engine.rank(request, why=True))
         except OutliveError as error:
             hosts = ()
             if why:
@@ -210,47 +220,36 @@ class _Zone:
 
     # -- room ------------------------------------------------------------------------------------------
 
-    def _free(self, query: CapacityQuery) -> Ints:
+    def _free_amounts(self, query: CapacityQuery) -> Ints:
         """(resources, rows): free for this request, with what gives way to it, and without what is planned."""
         fleet = self._fleet
-        free = fleet.available(query).copy()
+        free = fleet.available_amounts(query).copy()
         width = len(fleet.resources)
-        for bucket in fleet.ledger.unlocks(query):
-            rows, used, _ = bucket.arrays(width)
+        for bucket in fleet.ledger.unlocked_buckets(query):
+            rows, used, _ = bucket.as_arrays(width)
             for resource in range(width):
                 np.add.at(free[resource], rows, used[resource])
         for host, held in self._promises.taken.items():
-            row = fleet.row(host)
+            row = fleet.find_row(host)
             if row is not None:
                 free[:2, row] -= np.array(held, dtype=np.int64)
         return np.maximum(free, 0)
 
-    def _room(self, query: CapacityQuery, only: Sequence[str] = ()) -> dict[str, int]:
+    def _count_vm_room(self, query: CapacityQuery, only: Sequence[str] = ()) -> dict[str, int]:
         """Host → VMs that have room there, by all resources or by these."""
-        free, fleet = self._free(query), self._fleet
+        free, fleet = self._free_amounts(query), self._fleet
         needs = {name: amount for name, amount in amounts_of(self._vm).items() if amount > 0}
         return {
             host: min((int(free[fleet.resources[name], row]) if name in fleet.resources else 0) // needs[name]
                       for name in needs if not only or name in only)
             for host in sorted(self._vm_hosts)
-            if (row := fleet.row(host)) is not None
+            if (row := fleet.find_row(host)) is not None
         }  # fmt: skip
 
-    def _slot_room(self) -> dict[str, int]:
-        """Host → slots that have room there, in what nobody holds."""
-        free, fleet, size = self._free(_LOCKED), self._fleet, self._size
-        found: dict[str, int] = {}
-        for host in sorted(self._slot_hosts):
-            row = fleet.row(host)
-            if row is not None:
-                by_cpu = int(free[0, row]) // max(1, size.cpu_milli)
-                found[host] = min(by_cpu, int(free[1, row]) // max(1, size.memory_bytes))
-        return found
-
-    def _more_without(self, kind: str, homes: int) -> int:
+    def _count_more_without(self, kind: str, homes: int) -> int:
         """How many more would have room if reservations of this type held nothing."""
         without = msgspec.structs.replace(self._query, ignored_types=self._query.ignored_types | {kind})
-        return max(0, sum(self._room(without).values()) - homes)
+        return max(0, sum(self._count_vm_room(without).values()) - homes)
 
     # -- the count -------------------------------------------------------------------------------------
 
@@ -259,35 +258,42 @@ class _Zone:
         if not self._needed:
             fits = FitResult(vms=sum(room.values()))
             return fits, fits
-        slots, (least, largest) = self._slot_room(), self._weights()
-        sure = FitInput(units=self._units(room, slots, largest, sure=True), weight=largest, needed=self._needed)
-        possible = FitInput(units=self._units(room, slots, least, sure=False), weight=least, needed=self._needed)
-        if self._needed == 1:
-            return most(sure), most(possible)
-        there = sum(slot.host in self._reuse_hosts for slot in self._promises.slots)
-        return most_in_grids(sure), most_at_all(possible, slots_there=there)
-
-    def _weights(self) -> tuple[int, int]:
-        """How many VMs have no room because of a slot: at least, and at most."""
-        vm, size = self._vm, self._size
+        vm, size, free = self._vm, self._size, self._free_amounts(_LOCKED)
+        slots: dict[str, int] = {}
+        """Host → slots that have room there, beside all that is held."""
+        for host in sorted(self._slot_hosts):
+            row = self._fleet.find_row(host)
+            if row is not None:
+                by_cpu = int(free[0, row]) // max(1, size.cpu_milli)
+                slots[host] = min(by_cpu, int(free[1, row]) // max(1, size.memory_bytes))
+        # How many VMs have no room because of a slot: at least, and at most.
         ratios = [(size.memory_bytes, max(1, vm.memory_bytes)), (size.cpu_milli, max(1, vm.cpu_milli))]
-        return max(1, min(has // needs for has, needs in ratios)), max(1, *(-(-has // needs) for has, needs in ratios))
+        least = max(1, min(has // needs for has, needs in ratios))
+        largest = max(1, *(-(-has // needs) for has, needs in ratios))
+        sure = FitInput(units=self._build_units(room, slots, largest, sure=True), weight=largest, needed=self._needed)
+        possible = FitInput(units=self._build_units(room, slots, least, sure=False), weight=least, needed=self._needed)
+        if self._needed == 1:
+            return count_fitting_vms(sure), count_fitting_vms(possible)
+        there = sum(slot.host in self._reuse_hosts for slot in self._promises.slots)
+        return fit_in_grids(sure), limit_vms(possible, slots_there=there)
 
-    def _units(
+    def _build_units(
         self, room: Mapping[str, int], slots: Mapping[str, int], weight: int, *, sure: bool
     ) -> tuple[FitUnit, ...]:
         """Every unit of failure of the zone. To be ``sure``, hosts of one domain that is kept apart count as one."""
-        name = self._groups_of(self._hosts) if sure else {host: self._unit(host) for host in self._hosts}
+        name = self._groups_of(self._hosts) if sure else {host: self._unit_of(host) for host in self._hosts}
         vms, on, beside = dict[str, int](), dict[str, int](), dict[str, int]()
         for host in self._hosts:
             unit, homes, places = name[host], room.get(host, 0), slots.get(host, 0)
             shared = min(places, self._joint[host] // weight) if homes else 0
-            spare = self._spare(host, homes, weight, sure=sure)
+            # Slots for which there is room if another resource, such as gpu, keeps VMs from using it.
+            left = max(0, self._joint.get(host, 0) - homes)
+            spare = left // weight if sure else -(-left // weight)
             vms[unit] = vms.get(unit, 0) + homes
             apart = min(places, spare) if homes else places
             on[unit] = on.get(unit, 0) + min(max(0, shared - apart), homes // weight)
             beside[unit] = beside.get(unit, 0) + apart
-        joinable = self._joinable(name, sure=sure)
+        joinable = self._count_joinable(name, sure=sure)
         return tuple(
             FitUnit(vms=vms[unit], slots=on[unit], slots_beside=beside[unit], joinable=joinable.get(unit, 0))
             for unit in sorted(vms)
@@ -296,15 +302,10 @@ class _Zone:
     @cached_property
     def _joint(self) -> dict[str, int]:
         """Host → VMs that have room there by memory and cores alone, whatever else they need."""
-        return self._room(self._query, (CPU, MEMORY))
+        return self._count_vm_room(self._query, (CPU, MEMORY))
 
-    def _spare(self, host: str, homes: int, weight: int, *, sure: bool) -> int:
-        """Slots for which there is room where another resource, such as gpu, keeps VMs from using it."""
-        left = max(0, self._joint.get(host, 0) - homes)
-        return left // weight if sure else -(-left // weight)
-
-    def _unit(self, host: str) -> str:
-        return self._gathered.topology.unit(host)
+    def _unit_of(self, host: str) -> str:
+        return self._gathered.topology.unit_of_host(host)
 
     def _groups_of(self, hosts: Iterable[str]) -> dict[str, str]:
         """Host → a name for all hosts that share its unit, or the value of a domain that slots keep apart."""
@@ -318,10 +319,10 @@ class _Zone:
         for host in hosts:
             for domain, values in self._gathered.topology.apart.items():
                 if host in values:
-                    root[find(self._unit(host))] = find(f"{domain}={values[host]}")
-        return {host: find(self._unit(host)) for host in hosts}
+                    root[find(self._unit_of(host))] = find(f"{domain}={values[host]}")
+        return {host: find(self._unit_of(host)) for host in hosts}
 
-    def _joinable(self, name: Mapping[str, str], *, sure: bool) -> dict[str, int]:
+    def _count_joinable(self, name: Mapping[str, str], *, sure: bool) -> dict[str, int]:
         """Unit → slots that are there and that a new VM of the unit may join.
 
         To be ``sure``, only slots whose members are where the slot records them and need no second slot: then joining
@@ -335,7 +336,8 @@ class _Zone:
         found: dict[str, int] = {}
         total = 0
         for slot in self._promises.slots:
-            if not self._may_join(slot):
+            large = slot.cpu_milli >= self._vm.cpu_milli and slot.memory_bytes >= self._vm.memory_bytes
+            if not large or slot.ready is False or slot.consumer or slot.host not in self._reuse_hosts:
                 continue
             at = {slot.host, *slot.members.values(), *(hosts.get(vm, "") for vm in slot.members)}
             plain = all(
@@ -345,27 +347,22 @@ class _Zone:
             if sure and not plain:
                 continue
             total += 1
-            for unit in {name.get(host, self._unit(host)) for host in at if host}:
+            for unit in {name.get(host, self._unit_of(host)) for host in at if host}:
                 found[unit] = found.get(unit, 0) - 1
         return {unit: total + found.get(unit, 0) for unit in set(name.values())}
 
-    def _may_join(self, slot: SlotView) -> bool:
-        vm = self._vm
-        large = slot.cpu_milli >= vm.cpu_milli and slot.memory_bytes >= vm.memory_bytes
-        return large and slot.ready is not False and not slot.consumer and slot.host in self._reuse_hosts
-
     # -- why -------------------------------------------------------------------------------------------
 
-    def _limit(self) -> Limit:
+    def _find_limit(self) -> Limit:
         """What is used up first."""
         if not self._promises.kept:
             return Limit.UNCOVERED
         if not self._vm_hosts:
             return Limit.PLACEMENT
-        units = {self._unit(host) for host in self._vm_hosts | self._slot_hosts | self._reuse_hosts}
+        units = {self._unit_of(host) for host in self._vm_hosts | self._slot_hosts | self._reuse_hosts}
         if len(units) <= self._needed:
             return Limit.UNITS
-        by = {name: sum(self._room(self._query, (name,)).values()) for name in amounts_of(self._vm)}
+        by = {name: sum(self._count_vm_room(self._query, (name,)).values()) for name in amounts_of(self._vm)}
         least = min(by, key=lambda name: (by[name], name != MEMORY)) if by else MEMORY
         return {MEMORY: Limit.MEMORY, CPU: Limit.CPU}.get(least, Limit.OTHER)
 

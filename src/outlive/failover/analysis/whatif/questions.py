@@ -1,7 +1,7 @@
 """What if: hosts are emptied, added or lost, VMs are added, more slots are asked for. Nothing is ever written.
 
 Each question alters the cluster in memory, gathers and plans it again with what plans the real one, and compares
-(docs/reference/failover-analysis.md#what-if). "How many" is found by doubling and bisection, each time with the
+(docs/design/failover.md#what-if). "How many" is found by doubling and bisection, each time with the
 planner, and within a limit that is named in the answer.
 """
 
@@ -11,23 +11,30 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
-from outlive.base.errors import BadInput, NotFound, OutliveError
-from outlive.base.patterns import compile_pattern
-from outlive.failover.analysis.bound import BoundInput, bound
+from outlive.base import BadInput, NotFound, OutliveError, compile_pattern
+from outlive.failover.analysis.bound import BoundInput, compute_bound
 from outlive.failover.analysis.coverage import CoverageResult, Numbers
-from outlive.failover.analysis.drain.inputs import drain_input, move_request, why_not
+from outlive.failover.analysis.drain.inputs import (
+    Close,
+    DrainInput,
+    DrainObstacle,
+    Move,
+    Stuck,
+    drain_input,
+    explain_no_host,
+    move_request,
+)
 from outlive.failover.analysis.drain.order import order_drain
-from outlive.failover.analysis.drain.steps import Close, DrainInput, DrainResult, Move, Obstacle, Stuck
 from outlive.failover.analysis.survival import FailuresInput, survive
-from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
-from outlive.failover.analysis.whatif.altered import Altered, empty_copies, running, without_unit
+from outlive.failover.analysis.tolerance import ToleranceInput, compute_tolerance
+from outlive.failover.analysis.whatif.altered import Altered, add_running_vm, empty_copies, without_unit
 from outlive.failover.analysis.whatif.answers import (
-    Answer,
     Landed,
     Pair,
     Short,
-    Tolerated,
     Unplaced,
+    WhatIfAnswer,
+    WhatIfTolerance,
     WholeRemedy,
 )
 from outlive.failover.model import SlotView
@@ -37,9 +44,7 @@ from outlive.failover.planner.plan import PlanResult, plan
 from outlive.failover.planner.replan import replan
 from outlive.failover.snapshot import Snapshot, coverage_of, plan_input
 from outlive.failover.topology import HOST_UNIT
-from outlive.placement.ranking import why_nowhere
-from outlive.placement.request import Intent
-from outlive.placement.vms import VmView
+from outlive.placement import Intent, VmView, explain_nowhere
 from outlive.resources import ZONE_LABEL, Hypervisor
 
 HOSTS_ADDED = 256
@@ -48,12 +53,9 @@ ACTIONS_PLANNED = 10_000
 """Actions of all the plans together that find out how many hosts are short; beyond it the number is not known."""
 MOST_VMS = 4_096
 """The largest number of VMs that ``most`` looks for."""
-NEW_HOST = "what-if-host-{:03d}"
-NEW_VM = "what-if-{:05d}"
-"""What new hosts and VMs are called."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster as it is, or as it would be once planned."""
 
     gathered: Snapshot
@@ -68,52 +70,55 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return self.coverage.covered == self.coverage.required - unplaced
 
 
-def seen(gathered: Snapshot, slots: tuple[SlotView, ...], fails: Iterable[Fail] = ()) -> Seen:
+def assess_snapshot(gathered: Snapshot, slots: tuple[SlotView, ...], fails: Iterable[Fail] = ()) -> ClusterView:
     """With coverage and tolerance."""
-    return Seen(gathered=gathered, slots=slots, coverage=coverage_of(gathered, slots, fails))
+    return ClusterView(gathered=gathered, slots=slots, coverage=coverage_of(gathered, slots, fails))
 
 
-async def planned(altered: Altered, *, packing: bool = True) -> Seen:
+async def plan_altered(altered: Altered, *, packing: bool = True) -> ClusterView:
     """What the planner makes of the altered cluster; without packing sooner, and with no more VMs covered."""
-    gathered = await altered.gathered()
+    gathered = await altered.gather_snapshot()
     given = msgspec.structs.replace(await plan_input(gathered, anew=packing), packing=packing)
     result: PlanResult = replan(given) if packing else plan(given)
     fails = [one for one in result.actions if isinstance(one, Fail)]
-    return msgspec.structs.replace(seen(gathered, result.slots, fails), actions=len(result.actions))
+    return msgspec.structs.replace(assess_snapshot(gathered, result.slots, fails), actions=len(result.actions))
 
 
 # The five questions.
 
 
-async def drain(now: Altered, hosts: Sequence[str], *, keep: int | None = None) -> Answer:
+async def drain(now: Altered, hosts: Sequence[str], *, keep: int | None = None) -> WhatIfAnswer:
     """Empty these hosts: where everything goes, and in what order."""
     check_hosts(now, hosts)
-    gathered = await now.gathered()
-    before = seen(gathered, gathered.observation.slots)
+    gathered = await now.gather_snapshot()
+    before = assess_snapshot(gathered, gathered.observation.slots)
     given = await drain_input(gathered, hosts, keep=keep)
     result = order_drain(given)
-    answer = Answer(
+    answer = WhatIfAnswer(
         question=f"drain {','.join(hosts)}" + (f" --keep {keep}" if keep is not None else ""),
         possible=result.possible,
         proven=result.proven,
         obstacles=_with_reasons(result.obstacles, gathered, hosts),
         weaker=result.weaker,
-        coverage=Pair(before=_numbers(before.coverage)),
-        tolerance=Pair(before=_tolerated(before)),
+        coverage=Pair(before=_to_numbers(before.coverage)),
+        tolerance=Pair(before=_compute_tolerated(before)),
         limit=result.limit,
         keep=keep,
     )
     if not result.possible:
+        # More hosts may help, unless placement refuses a VM whatever room there is.
+        about_room = all(one.reason is not Stuck.NO_HOST for one in result.obstacles)
         return msgspec.structs.replace(
             answer,
-            keep_possible=_lower(given),
-            short_hosts=await _hosts_for_drain(now, hosts, keep) if _is_about_room(result) else None,
+            keep_possible=_find_lower_tolerance(given),
+            short_hosts=await _hosts_for_drain(now, hosts, keep) if about_room else None,
         )
-    after = seen(_relocated(gathered, result.vms), result.slots)
+    observation = msgspec.structs.replace(gathered.observation, vms=result.vms)
+    after = assess_snapshot(msgspec.structs.replace(gathered, observation=observation), result.slots)
     return msgspec.structs.replace(
         answer,
-        coverage=Pair(before=answer.coverage.before, after=_numbers(after.coverage)),
-        tolerance=Pair(before=answer.tolerance.before, after=_tolerated(after)),
+        coverage=Pair(before=answer.coverage.before, after=_to_numbers(after.coverage)),
+        tolerance=Pair(before=answer.tolerance.before, after=_compute_tolerated(after)),
         moves=tuple(
             Landed(vm=step.vm, source=step.source, host=step.host) for step in result.steps if isinstance(step, Move)
         ),
@@ -124,58 +129,61 @@ async def drain(now: Altered, hosts: Sequence[str], *, keep: int | None = None) 
     )
 
 
-async def remove_hosts(now: Altered, hosts: Sequence[str]) -> Answer:
+async def remove_hosts(now: Altered, hosts: Sequence[str]) -> WhatIfAnswer:
     """These hosts are gone at once: who has a place, and what coverage then."""
     check_hosts(now, hosts)
 
-    async def without(base: Altered) -> Outcome:
-        landed, unplaced, then = await lost(base, await base.gathered(), set(hosts))
-        return Outcome(landed=landed, unplaced=unplaced, after=await planned(then))
+    async def apply_removal(base: Altered) -> ChangeOutcome:
+        landed, unplaced, then = await place_stranded_vms(base, await base.gather_snapshot(), set(hosts))
+        return ChangeOutcome(landed=landed, unplaced=unplaced, after=await plan_altered(then))
 
-    return await _answered(f"remove-host {','.join(hosts)}", now, without)
+    return await _build_answer(f"remove-host {','.join(hosts)}", now, apply_removal)
 
 
-async def add_hosts(now: Altered, hosts: Sequence[Hypervisor]) -> Answer:
+async def add_hosts(now: Altered, hosts: Sequence[Hypervisor]) -> WhatIfAnswer:
     """These hosts join: what coverage once it is planned."""
     taken = next((host.name for host in hosts if host.name in now.hosts), None)
     if taken is not None:
         raise BadInput(f"there is a host {taken!r} already", remedy="the new hosts need other names")
 
-    async def with_them(base: Altered) -> Outcome:
-        return Outcome(after=await planned(base.with_hosts(hosts)))
+    async def apply_hosts(base: Altered) -> ChangeOutcome:
+        return ChangeOutcome(after=await plan_altered(base.with_hosts(hosts)))
 
-    return await _answered(f"add-host {','.join(host.name for host in hosts)}", now, with_them)
+    return await _build_answer(f"add-host {','.join(host.name for host in hosts)}", now, apply_hosts)
 
 
-async def add_vms(now: Altered, like: VmView, count: int) -> Answer:
+async def add_vms(now: Altered, like: VmView, count: int) -> WhatIfAnswer:
     """So many VMs like this one are added: is there a place for each, and full coverage of everybody."""
 
-    async def with_them(base: Altered) -> Outcome:
-        landed, unplaced, then = await added(base, like, count)
-        return Outcome(landed=landed, unplaced=unplaced, after=await planned(then))
+    async def apply_vms(base: Altered) -> ChangeOutcome:
+        landed, unplaced, then = await place_new_vms(base, like, count)
+        return ChangeOutcome(landed=landed, unplaced=unplaced, after=await plan_altered(then))
 
-    return await _answered(f"add-vms {count} x {like.flavor or 'VM'}", now, with_them)
+    return await _build_answer(f"add-vms {count} x {like.flavor or 'VM'}", now, apply_vms)
 
 
-async def most_vms(now: Altered, like: VmView) -> Answer:
+async def most_vms(now: Altered, like: VmView) -> WhatIfAnswer:
     """The largest number of VMs like this one with which everybody is covered, up to ``MOST_VMS``.
 
     ``None`` where somebody is not covered without them.
     """
     question = f"add-vms --most {like.flavor or 'VM'}"
 
-    async def covers(count: int) -> bool:
-        _, unplaced, then = await added(now, like, count)
-        return not unplaced and ((await planned(then, packing=False)).full or (await planned(then)).full)
+    async def fails(count: int) -> bool:
+        _, unplaced, then = await place_new_vms(now, like, count)
+        full = not unplaced and ((await plan_altered(then, packing=False)).full or (await plan_altered(then)).full)
+        return not full
 
-    if not await covers(0):
+    if await fails(0):
         return msgspec.structs.replace(await add_vms(now, like, 0), question=question)
-    most = await _largest(covers, MOST_VMS)
+    # What works is taken to work for less.
+    first = await _find_smallest(fails, MOST_VMS)
+    most = MOST_VMS if first is None else first - 1
     reached = f"MOST_VMS ({MOST_VMS})" if most >= MOST_VMS else ""
     return msgspec.structs.replace(await add_vms(now, like, most), question=question, most=most, limit=reached)
 
 
-async def require(now: Altered, pattern: str, count: int) -> Answer:
+async def require(now: Altered, pattern: str, count: int) -> WhatIfAnswer:
     """Flavors that match the pattern need so many slots: is full coverage still possible."""
     compile_pattern(pattern)
     if not 0 <= count <= 16:
@@ -185,10 +193,10 @@ async def require(now: Altered, pattern: str, count: int) -> Answer:
     changed = msgspec.structs.replace(failover, flavor_failover_requirements=patterns)
     settings = msgspec.structs.replace(now.settings, failover=changed)
 
-    async def asked(base: Altered) -> Outcome:
-        return Outcome(after=await planned(base.with_settings(settings)))
+    async def apply_requirement(base: Altered) -> ChangeOutcome:
+        return ChangeOutcome(after=await plan_altered(base.with_settings(settings)))
 
-    return await _answered(f"require {pattern}={count}", now, asked)
+    return await _build_answer(f"require {pattern}={count}", now, apply_requirement)
 
 
 def check_hosts(now: Altered, hosts: Sequence[str]) -> None:
@@ -203,52 +211,54 @@ def check_hosts(now: Altered, hosts: Sequence[str]) -> None:
 # Coverage and tolerance, before and after.
 
 
-def _numbers(coverage: CoverageResult) -> Numbers:
+def _to_numbers(coverage: CoverageResult) -> Numbers:
     return Numbers(**{name: getattr(coverage, name) for name in Numbers.__struct_fields__})
 
 
-def _tolerated(what: Seen) -> Tolerated:
+def _compute_tolerated(what: ClusterView) -> WhatIfTolerance:
     gathered = what.gathered
     units = gathered.topology.units
-    found = tolerance(
+    found = compute_tolerance(
         ToleranceInput(vms=gathered.vms, required=gathered.required, slots=what.slots, units=units, weakest=0)
     )
-    return Tolerated(fleet=found.fleet, zones=found.zones)
+    return WhatIfTolerance(fleet=found.fleet, zones=found.zones)
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What comes of a change: who lands where, who nowhere, and the fleet once it is planned."""
 
     landed: Sequence[Landed] = ()
     unplaced: Sequence[tuple[VmView, str]] = ()
-    after: Seen
+    after: ClusterView
 
     @property
-    def left_out(self) -> list[VmView]:
+    def unserved_vms(self) -> list[VmView]:
         """Who has no place, or not all slots."""
         names = {one.vm for one in self.after.coverage.uncovered}
         return [*(vm for vm, _ in self.unplaced), *(vm for vm in self.after.gathered.vms if vm.id in names)]
 
 
-Change = Callable[[Altered], Awaitable[Outcome]]
+Change = Callable[[Altered], Awaitable[ChangeOutcome]]
 
 
-async def _answered(question: str, now: Altered, change: Change) -> Answer:
-    gathered = await now.gathered()
-    before = seen(gathered, gathered.observation.slots)
-    replanned, outcome = await planned(now), await change(now)
+async def _build_answer(question: str, now: Altered, change: Change) -> WhatIfAnswer:
+    gathered = await now.gather_snapshot()
+    before = assess_snapshot(gathered, gathered.observation.slots)
+    replanned, outcome = await plan_altered(now), await change(now)
     after = outcome.after
-    short, by = await _short(now, change, outcome)
-    return Answer(
+    short, by = await _find_short_hosts(now, change, outcome)
+    return WhatIfAnswer(
         question=question,
-        possible=not outcome.left_out,
-        proven=not outcome.left_out or is_impossible(after.gathered),
+        possible=not outcome.unserved_vms,
+        proven=not outcome.unserved_vms or is_impossible(after.gathered),
         coverage=Pair(
-            before=_numbers(before.coverage),
-            planned=_numbers(replanned.coverage),
-            after=_numbers(after.coverage),
+            before=_to_numbers(before.coverage),
+            planned=_to_numbers(replanned.coverage),
+            after=_to_numbers(after.coverage),
         ),
-        tolerance=Pair(before=_tolerated(before), planned=_tolerated(replanned), after=_tolerated(after)),
+        tolerance=Pair(
+            before=_compute_tolerated(before), planned=_compute_tolerated(replanned), after=_compute_tolerated(after)
+        ),
         moves=tuple(outcome.landed),
         unplaced=tuple(Unplaced(vm=vm.id, reason=reason) for vm, reason in outcome.unplaced),
         uncovered=after.coverage.uncovered,
@@ -260,25 +270,25 @@ async def _answered(question: str, now: Altered, change: Change) -> Answer:
 async def whole_remedy(now: Altered) -> WholeRemedy:
     """What covers everybody by the needs as they are, found as the answers of all questions are."""
 
-    async def unchanged(base: Altered) -> Outcome:
-        return Outcome(after=await planned(base))
+    async def plan_unchanged(base: Altered) -> ChangeOutcome:
+        return ChangeOutcome(after=await plan_altered(base))
 
-    hosts, by = await _short(now, unchanged, await unchanged(now))
+    hosts, by = await _find_short_hosts(now, plan_unchanged, await plan_unchanged(now))
     return WholeRemedy(hosts=hosts, by=by)
 
 
 def is_impossible(gathered: Snapshot) -> bool:
     """Whether no plan can cover every VM of known location on these hosts, by counting alone.
 
-    A VM needs a unit of failure for itself and one for each slot; and slots hold at least what ``bound`` says, in the
-    room that hosts have beside their VMs.
+    A VM needs a unit of failure for itself and one for each slot; and slots hold at least what ``compute_bound`` says,
+    in the room that hosts have beside their VMs.
     """
     hosts = [host for host in gathered.observation.hosts if not host.closed]
-    units = {gathered.topology.unit(host.name) for host in hosts}
+    units = {gathered.topology.unit_of_host(host.name) for host in hosts}
     needing = [vm for vm in gathered.vms if gathered.required.get(vm.id, 0) > 0]
-    if any(len(units - {gathered.topology.unit(vm.host)}) < gathered.required[vm.id] for vm in needing):
+    if any(len(units - {gathered.topology.unit_of_host(vm.host)}) < gathered.required[vm.id] for vm in needing):
         return True
-    least = bound(
+    least = compute_bound(
         BoundInput(
             vms=gathered.vms, required=gathered.required, hosts=gathered.observation.hosts, topology=gathered.topology
         )
@@ -296,17 +306,7 @@ def is_impossible(gathered: Snapshot) -> bool:
 # How many.
 
 
-async def _largest(works: Callable[[int], Awaitable[bool]], limit: int) -> int:
-    """The largest number up to the limit that works, 0 being known to; what works is taken to work for less."""
-
-    async def fails(number: int) -> bool:
-        return not await works(number)
-
-    first = await _smallest(fails, limit)
-    return limit if first is None else first - 1
-
-
-async def _smallest(works: Callable[[int], Awaitable[bool]], limit: int) -> int | None:
+async def _find_smallest(works: Callable[[int], Awaitable[bool]], limit: int) -> int | None:
     """The smallest number from 1 up to the limit that works; ``None`` where none does."""
     low, high = 0, 1
     while not await works(high):
@@ -322,46 +322,44 @@ async def _smallest(works: Callable[[int], Awaitable[bool]], limit: int) -> int 
     return high
 
 
-class _Spent(Exception):
+class _BudgetSpent(Exception):
     """``ACTIONS_PLANNED`` is reached."""
 
 
-async def _short(now: Altered, change: Change, outcome: Outcome) -> tuple[int | None, tuple[Short, ...]]:
+async def _find_short_hosts(
+    now: Altered, change: Change, outcome: ChangeOutcome
+) -> tuple[int | None, tuple[Short, ...]]:
     """Hosts that are short for a yes, zone after zone; ``None`` where no number of them up to the limits helps."""
     found: list[Short] = []
     spent = 0
-    for zone in sorted({vm.zone for vm in outcome.left_out}):
-        like = _roomiest(now, zone)
-        if like is None:
+    for zone in sorted({vm.zone for vm in outcome.unserved_vms}):
+        # Of all hosts, if VMs say no zone.
+        possible = [
+            host
+            for host in now.hosts.values()
+            if not host.spec.maintenance and (not zone or host.metadata.labels.get(ZONE_LABEL, "") == zone)
+        ]
+        if not possible:
             return None, tuple(found)
+        like = max(possible, key=_size_of_host)
 
-        async def works(count: int, like: Hypervisor = like, zone: str = zone, base: Altered = now) -> bool:
+        async def covers_zone(count: int, like: Hypervisor = like, zone: str = zone, base: Altered = now) -> bool:
             nonlocal spent
             if spent > ACTIONS_PLANNED:
-                raise _Spent
-            trial = await change(_enlarged(base, like, count))
+                raise _BudgetSpent
+            trial = await change(_enlarge(base, like, count))
             spent += trial.after.actions
-            return all(vm.zone != zone for vm in trial.left_out)
+            return all(vm.zone != zone for vm in trial.unserved_vms)
 
         try:
-            count = await _smallest(works, HOSTS_ADDED)
-        except _Spent:
+            count = await _find_smallest(covers_zone, HOSTS_ADDED)
+        except _BudgetSpent:
             count = None
         if count is None:
             return None, tuple(found)
-        now = _enlarged(now, like, count)
+        now = _enlarge(now, like, count)
         found.append(Short(zone=zone, hosts=count, like=like.name))
     return sum(short.hosts for short in found), tuple(found)
-
-
-def _roomiest(altered: Altered, zone: str) -> Hypervisor | None:
-    """The largest host of the zone by memory that is in service; of all hosts where VMs say no zone."""
-    possible = [
-        host
-        for host in altered.hosts.values()
-        if not host.spec.maintenance and (not zone or host.metadata.labels.get(ZONE_LABEL, "") == zone)
-    ]
-    return max(possible, key=_size_of_host, default=None)
 
 
 def _size_of_host(host: Hypervisor) -> tuple[int, int, str]:
@@ -369,35 +367,30 @@ def _size_of_host(host: Hypervisor) -> tuple[int, int, str]:
     return (capacity.memory_bytes, capacity.cpu_milli, host.name) if capacity is not None else (0, 0, host.name)
 
 
-def _enlarged(altered: Altered, like: Hypervisor, count: int) -> Altered:
+def _enlarge(altered: Altered, like: Hypervisor, count: int) -> Altered:
     """With so many hosts like this one, each a unit of failure of its own."""
     unit = altered.settings.topology_choice.unit
     pattern = like if unit == HOST_UNIT else without_unit(like, unit)
     taken = len(altered.hosts)
-    return altered.with_hosts(empty_copies(pattern, [NEW_HOST.format(taken + number) for number in range(count)]))
+    return altered.with_hosts(empty_copies(pattern, [f"what-if-host-{taken + number:03d}" for number in range(count)]))
 
 
 async def _hosts_for_drain(now: Altered, hosts: Sequence[str], keep: int | None) -> int | None:
     """Hosts like the largest of those that go with which there is an order."""
     like = max((now.hosts[name] for name in hosts), key=_size_of_host)
 
-    async def works(count: int) -> bool:
-        gathered = await _enlarged(now, like, count).gathered()
+    async def allows_drain(count: int) -> bool:
+        gathered = await _enlarge(now, like, count).gather_snapshot()
         return order_drain(await drain_input(gathered, hosts, keep=keep)).possible
 
-    return await _smallest(works, HOSTS_ADDED_FOR_DRAIN)
+    return await _find_smallest(allows_drain, HOSTS_ADDED_FOR_DRAIN)
 
 
 HOSTS_ADDED_FOR_DRAIN = 16
 """Hosts that are added at most to find out how many are short for emptying hosts."""
 
 
-def _is_about_room(result: DrainResult) -> bool:
-    """Whether more hosts may help: not where placement refuses a VM whatever room there is."""
-    return all(one.reason is not Stuck.NO_HOST for one in result.obstacles)
-
-
-def _lower(given: DrainInput) -> int | None:
+def _find_lower_tolerance(given: DrainInput) -> int | None:
     """The largest tolerance for which an order is found, below the one that was asked for; ``None`` where none is."""
     highest = max(given.required.values(), default=0) if given.keep is None else given.keep
     for lower in range(highest - 1, -1, -1):
@@ -406,11 +399,13 @@ def _lower(given: DrainInput) -> int | None:
     return None
 
 
-def _with_reasons(obstacles: Sequence[Obstacle], gathered: Snapshot, hosts: Sequence[str]) -> tuple[Obstacle, ...]:
+def _with_reasons(
+    obstacles: Sequence[DrainObstacle], gathered: Snapshot, hosts: Sequence[str]
+) -> tuple[DrainObstacle, ...]:
     """The obstacles, those of placement with what it says."""
     views = {vm.id: vm for vm in gathered.vms}
     return tuple(
-        msgspec.structs.replace(one, detail=f"{one.detail}: {why_not(gathered, views[one.vm], hosts)}")
+        msgspec.structs.replace(one, detail=f"{one.detail}: {explain_no_host(gathered, views[one.vm], hosts)}")
         if one.reason is Stuck.NO_HOST
         else one
         for one in obstacles
@@ -421,10 +416,12 @@ def _with_reasons(obstacles: Sequence[Obstacle], gathered: Snapshot, hosts: Sequ
 # placement finds as for new VMs, one after the other.
 
 
-async def added(now: Altered, like: VmView, count: int) -> tuple[list[Landed], list[tuple[VmView, str]], Altered]:
+async def place_new_vms(
+    now: Altered, like: VmView, count: int
+) -> tuple[list[Landed], list[tuple[VmView, str]], Altered]:
     """VMs like this one, each placed by the engine and counted before the next."""
-    views = [msgspec.structs.replace(like, id=NEW_VM.format(number)) for number in range(1, count + 1)]
-    placed, unplaced = placed_by_engine(await now.gathered(), views)
+    views = [msgspec.structs.replace(like, id=f"what-if-{number:05d}") for number in range(1, count + 1)]
+    placed, unplaced = placed_by_engine(await now.gather_snapshot(), views)
     return [Landed(vm=vm.id, host=vm.host) for vm in placed], unplaced, now.with_vms(placed)
 
 
@@ -437,30 +434,41 @@ def placed_by_engine(gathered: Snapshot, views: Sequence[VmView]) -> tuple[list[
         request = move_request(vm, intent=Intent.CREATE)
         try:
             hosts = engine.rank(request).hosts
-            reason = "" if hosts else why_nowhere(engine.rank(request, why=True))
+            reason = "" if hosts else explain_nowhere(engine.rank(request, why=True))
         except OutliveError as error:
             hosts, reason = (), str(error)
         if not hosts:
             unplaced.append((vm, reason))
             continue
-        record = fleet.host(hosts[0])
+        record = fleet.find_host(hosts[0])
         assert record is not None, "a ranked host is known"
         there = msgspec.structs.replace(vm, host=hosts[0])
-        fleet.upsert_host(running(record, there))
+        fleet.upsert_host(add_running_vm(record, there))
         placed.append(there)
     return placed, unplaced
 
 
-async def lost(
+async def place_stranded_vms(
     now: Altered, gathered: Snapshot, gone: set[str]
 ) -> tuple[list[Landed], list[tuple[VmView, str]], Altered]:
     """The cluster without these hosts: their VMs take their own slots, or what placement finds, or run nowhere."""
     stranded = [vm for vm in gathered.vms if vm.host in gone]
-    slots = _own_slots(gathered, stranded, gone)
+    slots: dict[str, SlotView] = {}
+    """VM → the slot of its own that it is left, by the evaluation of ``survive``."""
+    if stranded:
+        there = {slot.name: slot for slot in gathered.observation.slots if slot.host in gathered.fleet.index}
+        given = FailuresInput(
+            vms=gathered.vms,
+            required={vm.id: 1 for vm in stranded},
+            slots=tuple(there.values()),
+            hosts=gathered.observation.hosts,
+            cases=(tuple(sorted(gone)),),
+        )
+        slots = {one.vm: there[one.slot] for one in survive(given).landing or () if not one.contested}
     into = [msgspec.structs.replace(vm, host=slots[vm.id].host) for vm in stranded if vm.id in slots]
     rest = now.without_hosts(gone).without_slots(slot.name for slot in slots.values()).with_vms(into)
     placed, unplaced = placed_by_engine(
-        await rest.gathered(), [msgspec.structs.replace(vm, host="") for vm in stranded if vm.id not in slots]
+        await rest.gather_snapshot(), [msgspec.structs.replace(vm, host="") for vm in stranded if vm.id not in slots]
     )
     landed = [
         Landed(vm=vm.id, source=vm.host, host=slots[vm.id].host, slot=slots[vm.id].name)
@@ -470,23 +478,3 @@ async def lost(
     sources = {vm.id: vm.host for vm in stranded}
     landed += [Landed(vm=vm.id, source=sources[vm.id], host=vm.host) for vm in placed]
     return landed, unplaced, rest.with_vms(placed).without_members(vm.id for vm in stranded)
-
-
-def _own_slots(gathered: Snapshot, stranded: Sequence[VmView], gone: set[str]) -> dict[str, SlotView]:
-    """VM → the slot of its own that it is left, by the evaluation of ``survive``; whoever has none is left out."""
-    if not stranded:
-        return {}
-    there = {slot.name: slot for slot in gathered.observation.slots if slot.host in gathered.fleet.index}
-    given = FailuresInput(
-        vms=gathered.vms,
-        required={vm.id: 1 for vm in stranded},
-        slots=tuple(there.values()),
-        hosts=gathered.observation.hosts,
-        cases=(tuple(sorted(gone)),),
-    )
-    return {one.vm: there[one.slot] for one in survive(given).landing or () if not one.contested}
-
-
-def _relocated(gathered: Snapshot, vms: tuple[VmView, ...]) -> Snapshot:
-    observation = msgspec.structs.replace(gathered.observation, vms=vms)
-    return msgspec.structs.replace(gathered, observation=observation)

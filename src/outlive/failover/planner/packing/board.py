@@ -5,7 +5,7 @@ were there before count for the rules and stay. So do those of server groups, wh
 
 A *point* is a unit of failure. A slot touches the point of its own host and those of its members. All five rules hold
 if no slot touches a point twice and any two slots of a VM have no point in common but the VM's own
-(docs/reference/failover-planning.md#packing). The first is always kept here, and so are sizes, offers and room; how
+(docs/design/failover.md#packing). The first is always kept here, and so are sizes, offers and room; how
 many points too many the second finds is the number of *clashes*, which a search brings down to none.
 
 What every change of one membership would do to that number is the sum of two tables: ``meet`` (points in common of two
@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.fleet import Bools, Fleet, FreeAmounts
+from outlive.failover.fleet import Bools, FleetIndex, FreeAmounts
 from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import PlanInput, offered
+from outlive.failover.planner.actions import PlanInput, offered_hosts
 from outlive.resources import CPU, MEMORY
 
 BLOCKED = 2_000
@@ -46,7 +46,7 @@ class Board:
     ) -> None:
         """The plan that begins with ``before`` and ends with ``found``. Members that are ``still`` stay in their slots,
         and these on their hosts."""
-        views, reuse = {vm.id: vm for vm in given.vms}, offered(given.reuse)
+        views, reuse = {vm.id: vm for vm in given.vms}, offered_hosts(given.reuse)
         were = {slot.name: slot.members for slot in before}
         places: dict[str, list[tuple[int, bool]]] = {}
         where: dict[str, str] = {}
@@ -70,10 +70,10 @@ class Board:
         for row, slots in enumerate(places.values()):
             for place, (number, moves) in enumerate(slots):
                 self.slots_of[row, place], self.movable[row, place] = number, moves
-        fleet = Fleet(given.topology)
-        fleet.hosts(given.offered_hosts)
-        self.slot_host = np.array(fleet.hosts([slot.host for slot in found]), dtype=np.int64)
-        vm_host = np.array(fleet.hosts(list(where.values())), dtype=np.int64)
+        fleet = FleetIndex(given.topology)
+        fleet.host_numbers(given.offered_hosts)
+        self.slot_host = np.array(fleet.host_numbers([slot.host for slot in found]), dtype=np.int64)
+        vm_host = np.array(fleet.host_numbers(list(where.values())), dtype=np.int64)
         self.hosts, self.points = tuple(fleet.host_names), len(fleet.unit_names)
         self._host_point = fleet.units_at(np.arange(len(self.hosts)))
         self.vm_point = self._host_point[vm_host]
@@ -83,7 +83,7 @@ class Board:
         self.slot_size = np.array([(slot.cpu_milli, slot.memory_bytes) for slot in found], dtype=np.int64).reshape(
             -1, 2
         )
-        fleet.set_free(FreeAmounts.of(given.free))
+        fleet.set_free(FreeAmounts.from_table(given.free))
         self._free = np.array([fleet.free_of(self.hosts, name) for name in (CPU, MEMORY)], dtype=np.int64).T.copy()
         """(hosts, 2), less the plan's slots."""
         np.subtract.at(self._free, self.slot_host[opened], self.slot_size[opened])
@@ -96,7 +96,7 @@ class Board:
     def _number_kinds(self, given: PlanInput, vm_host: Ints) -> None:
         """VMs of one kind may join the same slots."""
         views, numbers = {vm.id: vm for vm in given.vms}, dict[object, int]()
-        reuse, new = offered(given.reuse), offered(given.new)
+        reuse, new = offered_hosts(given.reuse), offered_hosts(given.new)
         kinds, sizes, reuses, opens = list[int](), list[tuple[int, int]](), list[Bools](), list[Bools]()
         for vm, host in zip(self.vms, vm_host.tolist(), strict=True):
             view, key = views.get(vm), given.classes.get(vm, "")
@@ -106,10 +106,10 @@ class Board:
             if kind not in numbers:
                 numbers[kind] = len(numbers)
                 apart = ~((self._domains == own) & (own >= 0)).any(axis=0)
-                allowed = self._among(limit or self.hosts) & apart
+                allowed = self._mask_hosts(limit or self.hosts) & apart
                 sizes.append(size)
-                reuses.append(allowed & self._among(reuse.get(key, ())))
-                opens.append(allowed & self._among(new.get(key, ())))
+                reuses.append(allowed & self._mask_hosts(reuse.get(key, ())))
+                opens.append(allowed & self._mask_hosts(new.get(key, ())))
             kinds.append(numbers[kind])
         shape = (len(numbers), len(self.hosts))
         self.vm_kind = np.array(kinds, dtype=np.int64)
@@ -119,11 +119,10 @@ class Board:
         self.kind_new = np.array(opens, dtype=bool).reshape(shape)
         """(kinds, hosts): where they may open one."""
 
-    def _among(self, some: Collection[str]) -> Bools:
-        """Which of the hosts are among these."""
+    def _mask_hosts(self, some: Collection[str]) -> Bools:
         return np.array([host in some for host in self.hosts], dtype=bool)
 
-    def _too_near(self, some: Any, others: Any) -> Any:
+    def _find_crowded_slots(self, some: Any, others: Any) -> Any:
         """Whether hosts are in one domain; host numbers or arrays of them, that fit each other."""
         near = np.zeros(np.broadcast(some, others).shape, dtype=bool)
         for values in self._domains:
@@ -155,7 +154,7 @@ class Board:
         self.near = np.asfortranarray((plain @ linked.astype(np.float32)).astype(kind) + BLOCKED * touches)
         self.meet[slots, :] = self.meet[:, slots] = 0
         if len(self._domains):
-            near = self._too_near(self.slot_host[:, None], self.slot_host[None, :])
+            near = self._find_crowded_slots(self.slot_host[:, None], self.slot_host[None, :])
             self.meet[:slots, :slots] += BLOCKED * near.astype(kind)
         self.meet[np.arange(slots), np.arange(slots)] = BLOCKED
         self.barred = np.zeros((len(self._kind_size), slots + 1), dtype=kind)
@@ -173,18 +172,18 @@ class Board:
 
     def count_clashes(self) -> int:
         """Counted from the tables; 0 means that the rules hold."""
-        return sum(int(excess.sum()) for _, _, excess in self._pairs())
+        return sum(int(excess.sum()) for _, _, excess in self._iter_pairs())
 
-    def clashing(self) -> list[tuple[int, int, int]]:
+    def find_clashing(self) -> list[tuple[int, int, int]]:
         """VMs with two of their slots that have more in common than the VM."""
         found: list[tuple[int, int, int]] = []
-        for one, other, excess in self._pairs():
+        for one, other, excess in self._iter_pairs():
             vms = np.nonzero(excess > 0)[0]
             pairs = self.slots_of[vms][:, (one, other)].tolist()
             found += [(vm, a, b) for vm, (a, b) in zip(vms.tolist(), pairs, strict=True)]
         return found
 
-    def _pairs(self) -> Iterator[tuple[int, int, Table]]:
+    def _iter_pairs(self) -> Iterator[tuple[int, int, Table]]:
         """For each two places of a VM's slots: the points too many that they have in common, VM by VM."""
         slots = self.slots
         for one in range(self.width):
@@ -192,13 +191,12 @@ class Board:
                 a, b = self.slots_of[:, one], self.slots_of[:, other]
                 yield one, other, np.where((a < slots) & (b < slots), self.meet[a, b] - BLOCKED - 1, 0)
 
-    def common(self, one: int, other: int) -> Ints:
+    def common_points(self, one: int, other: int) -> Ints:
         """The points that two slots have in common."""
         return np.nonzero(self.touches[:, one] & self.touches[:, other])[0]
 
     @property
     def _arrays(self) -> tuple[Table, ...]:
-        """All that changes."""
         plan = (self.slots_of, self.slot_host, self.slot_size, self._free, self.closed)
         return (*plan, self.touches, self.linked, self.meet, self.near, self.barred)
 
@@ -243,15 +241,15 @@ class Board:
         near = self.near[:, slot]
         costs: Table = near[at] - (near[at[here]] - BLOCKED)
         costs[np.any(self._free < self.slot_size[slot], axis=1)] = BLOCKED
-        kinds = np.unique(self.vm_kind[self.members(slot)[0]])
+        kinds = np.unique(self.vm_kind[self.members_of(slot)[0]])
         costs[~(self._kind_reuse[kinds].all(axis=0) & self.kind_new[kinds].any(axis=0))] = BLOCKED
         if len(self._domains):
             partners = np.nonzero(self.linked[slot, : self.slots])[0]
             hosts = np.arange(len(at))
-            costs[self._too_near(hosts[:, None], self.slot_host[partners][None, :]).any(axis=1)] = BLOCKED
+            costs[self._find_crowded_slots(hosts[:, None], self.slot_host[partners][None, :]).any(axis=1)] = BLOCKED
         return costs
 
-    def members(self, slot: int) -> tuple[Ints, Ints]:
+    def members_of(self, slot: int) -> tuple[Ints, Ints]:
         """The VMs of this plan that are in the slot, and which of their places that is."""
         found = np.nonzero(self.slots_of == slot)
         return found[0], found[1]
@@ -262,7 +260,7 @@ class Board:
         """Put a membership into another slot."""
         point = int(self.vm_point[vm])
         old = int(self.slots_of[vm, place])
-        partners = self._partners(vm, place)
+        partners = [one for at, one in enumerate(self.slots_of[vm].tolist()) if at != place and one != self.slots]
         for other in partners:
             self._unlink(old, other)
         self._leave(point, old)
@@ -278,8 +276,8 @@ class Board:
         self._leave(int(self._host_point[old]), slot)
         self._touch(int(self._host_point[host]), slot)
         if len(self._domains):
-            now = self._too_near(host, self.slot_host).astype(self.meet.dtype)
-            change = BLOCKED * (now - self._too_near(old, self.slot_host))
+            now = self._find_crowded_slots(host, self.slot_host).astype(self.meet.dtype)
+            change = BLOCKED * (now - self._find_crowded_slots(old, self.slot_host))
             self.meet[slot, : self.slots] += change
             self.meet[: self.slots, slot] += change
             self.meet[slot, slot] = BLOCKED
@@ -300,9 +298,6 @@ class Board:
     def bar(self, slot: int) -> None:
         """Nobody may join the slot from now on."""
         self.barred[:, slot] = BLOCKED
-
-    def _partners(self, vm: int, place: int) -> list[int]:
-        return [slot for at, slot in enumerate(self.slots_of[vm].tolist()) if at != place and slot != self.slots]
 
     def _link(self, one: int, other: int) -> None:
         for a, b in ((one, other), (other, one)):

@@ -2,7 +2,7 @@
 
 Each stage begins with a plan that holds, evicts the members of some slots, puts them where they clash least and anneals
 until nothing clashes. What succeeds is the next plan; what fails is undone, and stages get longer and take less as they
-fail (docs/reference/failover-planning.md#packing).
+fail (docs/design/failover.md#packing).
 
 Annealing is without waiting: at each step all changes of the VMs at one point are judged at once and one of them is
 drawn with the chance that trying them one by one would give it. What a step costs depends on how much it looks at, and
@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.base.random import Random
+from outlive.base import Random
 from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import PlanInput
 from outlive.failover.planner.packing.board import COST_LIMIT, Board, Table
@@ -89,37 +89,50 @@ class Annealer:
         """Anneal for so many steps; whether nothing clashes in the end."""
         board, random, spent = self._board, self._random, 0.0
         scale = math.log(max(3, board.slots))
-        chances = self._chances(HOT / scale)
+        chances = self._compute_chances(HOT / scale)
         turn = 0
         while board.clashes and spent < steps:
             if turn % CHECKED_STEPS == 0:
                 if not self.goes_on():
                     return False
-                chances = self._chances(HOT * (COLD / HOT) ** (spent / steps) / scale)
+                chances = self._compute_chances(HOT * (COLD / HOT) ** (spent / steps) / scale)
             turn += 1
             if turn % HOST_STEPS == 0 and self._own:
-                price = self._change_host(self._own[random.randrange(len(self._own))], chances)
+                slot = self._own[random.randrange(len(self._own))]
+                price = self._price + board.points / LOOKED_AT
+                if not board.closed[slot]:
+                    costs = board.judge_hosts(slot)
+                    chosen = self._draw(costs, chances)
+                    if chosen is not None:
+                        board.put(slot, chosen, int(costs[chosen]))
             else:
-                price = self._change_place(self._point(turn), chances)
+                point = self._choose_point(turn)
+                vms = self._vms_at[point]
+                costs = board.judge_moves(point, vms)
+                price = self._price + costs.size / LOOKED_AT
+                chosen = self._draw(costs, chances)
+                if chosen is not None:
+                    row, column = divmod(chosen, costs.shape[1])
+                    board.move(int(vms[row // board.width]), row % board.width, column, int(costs[row, column]))
             spent += price
             self.left -= price
         return board.clashes == 0
 
-    def _point(self, turn: int) -> int:
+    def _choose_point(self, turn: int) -> int:
         """Where to look: where something clashes, or anywhere."""
         random = self._random
         if turn % FOLLOWED_STEPS == 1:
-            self._clashing = self._board.clashing()
+            self._clashing = self._board.find_clashing()
         if self._clashing and random.random() < FOCUS:
             vm, one, other = self._clashing[random.randrange(len(self._clashing))]
-            points = self._board.common(one, other)
+            points = self._board.common_points(one, other)
             if len(points) > 1:
                 for point in (int(points[random.randrange(len(points))]), int(self._board.vm_point[vm])):
                     if point in self._vms_at:  # a VM that must not move may clash as well
                         return point
         return self._points[random.randrange(len(self._points))]
 
-    def _chances(self, temperature: float) -> NDArray[np.float32]:
+    def _compute_chances(self, temperature: float) -> NDArray[np.float32]:
         chances = np.exp(-np.maximum(self._differences, 0) / temperature).astype(np.float32)
         chances[self._differences >= COST_LIMIT] = 0
         return chances
@@ -134,26 +147,8 @@ class Annealer:
         chosen = min(int(total.searchsorted(self._random.random() * weight, side="right")), len(flat) - 1)
         return chosen if flat[chosen] < COST_LIMIT else None
 
-    def _change_place(self, point: int, chances: NDArray[np.float32]) -> float:
-        board, width, vms = self._board, self._board.width, self._vms_at[point]
-        costs = board.judge_moves(point, vms)
-        chosen = self._draw(costs, chances)
-        if chosen is not None:
-            row, column = divmod(chosen, costs.shape[1])
-            board.move(int(vms[row // width]), row % width, column, int(costs[row, column]))
-        return self._price + costs.size / LOOKED_AT
 
-    def _change_host(self, slot: int, chances: NDArray[np.float32]) -> float:
-        board = self._board
-        if not board.closed[slot]:
-            costs = board.judge_hosts(slot)
-            chosen = self._draw(costs, chances)
-            if chosen is not None:
-                board.put(slot, chosen, int(costs[chosen]))
-        return self._price + board.points / LOOKED_AT
-
-
-class Search:
+class PackingSearch:
     """Improves one board; ``best`` is the least reserved that was found."""
 
     def __init__(self, board: Board, random: Random, annealer: Annealer) -> None:
@@ -164,22 +159,22 @@ class Search:
     def run(self) -> None:
         """Until all steps are spent or nothing is left to try; the board then has the least that was found."""
         annealer, board = self._annealer, self._board
-        best, least = board.save(), self._reserved()
+        best, least = board.save(), self._sum_reserved()
         steps, share = max(1.0, annealer.left * FIRST_SHARE), FIRST_TAKEN
         for _ in range(STAGES):
             if not annealer.goes_on() or not self._take_many(share):
                 break
             clean = annealer.run(min(steps, annealer.left))
-            if clean and self._reserved() < least and self._has_openers():
-                share = max(1 - self._reserved()[0] / max(1, least[0]), 0.01)
-                best, least = board.save(), self._reserved()
+            if clean and self._sum_reserved() < least and self._has_openers():
+                share = max(1 - self._sum_reserved()[0] / max(1, least[0]), 0.01)
+                best, least = board.save(), self._sum_reserved()
             else:
                 board.restore(best)
                 share /= 2
             steps *= LONGER
         board.restore(best)
 
-    def _reserved(self) -> tuple[int, int, int]:
+    def _sum_reserved(self) -> tuple[int, int, int]:
         """Bytes, slots, milli-cores."""
         board = self._board
         cpu, memory = board.slot_size.sum(axis=0).tolist()
@@ -188,11 +183,21 @@ class Search:
     def _take_many(self, share: float) -> bool:
         """Take slots away that hold this share of the memory, one at least; whether any could be."""
         board, taken, tried = self._board, False, 0
-        wanted = share * self._reserved()[0]
-        for slot in self._by_worth():
+        wanted = share * self._sum_reserved()[0]
+        # First what saves most for what it upsets, with some luck.
+        worth: dict[int, float] = {}
+        for slot in np.nonzero(board.own & ~board.closed)[0].tolist():
+            vms, places = board.members_of(slot)
+            if board.movable[vms, places].all():
+                luck = 0.7 + 0.6 * self._random.random()
+                worth[slot] = luck * max(1, int(board.slot_size[slot, 1])) / (len(vms) + 1)
+        for slot in sorted(worth, key=lambda one: -worth[one]):
             if wanted <= 0 or tried >= TRIED:
                 break
-            if not self._is_possible(slot):
+            # Each VM that has to leave may join some other slot that does not touch its point yet.
+            vms = board.members_of(slot)[0]
+            blocked = (board.barred[board.vm_kind[vms]] > 0) | (board.touches[board.vm_point[vms]] > 0)
+            if not (~blocked).any(axis=1).all():
                 continue
             tried += 1
             before, held = board.save(), max(1, int(board.slot_size[slot, 1]))
@@ -203,29 +208,11 @@ class Search:
                 board.restore(before)
         return taken
 
-    def _by_worth(self) -> list[int]:
-        """Slots to take away: first what saves most for what it upsets, with some luck."""
-        board = self._board
-        worth: dict[int, float] = {}
-        for slot in np.nonzero(board.own & ~board.closed)[0].tolist():
-            vms, places = board.members(slot)
-            if board.movable[vms, places].all():
-                luck = 0.7 + 0.6 * self._random.random()
-                worth[slot] = luck * max(1, int(board.slot_size[slot, 1])) / (len(vms) + 1)
-        return sorted(worth, key=lambda one: -worth[one])
-
-    def _is_possible(self, slot: int) -> bool:
-        """Whether each of those who have to leave may join some other slot that does not touch its point yet."""
-        board = self._board
-        vms = board.members(slot)[0]
-        blocked = (board.barred[board.vm_kind[vms]] > 0) | (board.touches[board.vm_point[vms]] > 0)
-        return bool((~blocked).any(axis=1).all())
-
     def _take(self, slot: int) -> bool:
         """Evict everybody and take the slot away; whether all found another one."""
         board = self._board
         board.bar(slot)
-        for vm, place in sorted(zip(*(each.tolist() for each in board.members(slot)), strict=True)):
+        for vm, place in sorted(zip(*(each.tolist() for each in board.members_of(slot)), strict=True)):
             point = int(board.vm_point[vm])
             costs = board.judge_moves(point, np.array([vm]))[place]
             to = int(costs.argmin())
@@ -241,7 +228,7 @@ class Search:
         if board.kind_new.all():
             return True
         for slot in np.nonzero(board.own & ~board.closed)[0].tolist():
-            kinds = np.unique(board.vm_kind[board.members(slot)[0]])
+            kinds = np.unique(board.vm_kind[board.members_of(slot)[0]])
             if len(kinds) and not board.kind_new[kinds, board.slot_host[slot]].any():
                 return False
         return True
@@ -268,7 +255,7 @@ def pack(
     random = Random(given.seed)
     stages = random.fork("stages")
     annealer = Annealer(board, random.fork("annealing"), given.effort_s * STEPS_A_SECOND, keep_going)
-    Search(board, stages, annealer).run()
+    PackingSearch(board, stages, annealer).run()
     return _slots_of(board, given, found), annealer.cut_short
 
 
@@ -281,8 +268,8 @@ def _slots_of(board: Board, given: PlanInput, found: Sequence[SlotView]) -> list
         size = given.size_of(views[vm])
         return (-size.memory_bytes, -size.cpu_milli, vm)
 
-    def members(slot: int) -> list[str]:
-        vms = (board.vms[one] for one in board.members(slot)[0].tolist())
+    def members_in(slot: int) -> list[str]:
+        vms = (board.vms[one] for one in board.members_of(slot)[0].tolist())
         return sorted((vm for vm in vms if vm in views), key=rank)
 
     return [
@@ -291,7 +278,7 @@ def _slots_of(board: Board, given: PlanInput, found: Sequence[SlotView]) -> list
             host=board.hosts[board.slot_host[number]],
             cpu_milli=int(board.slot_size[number, 0]),
             memory_bytes=int(board.slot_size[number, 1]),
-            members={vm: views[vm].host for vm in members(number)},
+            members={vm: views[vm].host for vm in members_in(number)},
         )
         for number, slot in enumerate(found)
     ]

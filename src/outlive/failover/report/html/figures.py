@@ -1,18 +1,90 @@
-"""The hosts of a fleet in figures, and amounts as people read them."""
+"""The page and its figures: templates, the hosts of a fleet in figures, and amounts as people read them."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+from typing import Any, NamedTuple
 
+import jinja2
 import msgspec
 
 from outlive.failover.model import HostView
 from outlive.failover.offers import free_capacity
 from outlive.failover.snapshot import Snapshot
-from outlive.placement.rules import facts_of
+from outlive.placement import facts_of
 from outlive.resources import Amounts, Hypervisor
+
+# Renders the templates: one file that needs nothing else, loads nothing, and runs only its own script.
+
+
+class Bar(NamedTuple):
+    """A horizontal bar of (colour, share of 0 to 1); ``text`` says the same."""
+
+    parts: Sequence[tuple[str, float]]
+    text: str
+
+
+class Word(NamedTuple):
+    """A word in a coloured frame."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class HtmlTable:
+    """A table with its caption; the first cell of a row is its heading.
+
+    Columns in ``numbers`` are figures, those in ``prose`` may be broken into lines.
+    """
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | Bar | Word]]
+    numbers: Sequence[str] = ()
+    prose: Sequence[str] = ()
+    note: str = ""
+
+    @property
+    def kinds(self) -> list[str]:
+        """The class of each column."""
+        return ["n" if one in self.numbers else "p" if one in self.prose else "" for one in self.columns]
+
+
+class Card(NamedTuple):
+    """One figure: what, value, remark, and ``good``, ``bad`` or nothing."""
+
+    what: str
+    value: str
+    remark: str = ""
+    kind: str = ""
+
+
+@cache
+def _template_environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("outlive.failover.report.html"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def render(template: str, fleet: FleetFigures, **values: Any) -> bytes:
+    """The page as UTF-8."""
+    environment = _template_environment()
+    script = environment.get_template("report.js").render()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = environment.get_template(template).render(fleet=fleet, script=script, script_digest=digest, **values)
+    return page.encode()
+
 
 GIB = 2**30
 
@@ -33,19 +105,26 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
         """Capacity that is neither used nor held; below zero where too much is promised."""
         return None if self.capacity is None else self.capacity - self.used - self.reserved - self.committed
 
-    def part(self, amount: int) -> float:
+    def part_of(self, amount: int) -> float:
         """An amount as a share of the capacity."""
         return amount / self.capacity if self.capacity else 0.0
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """What is used, held, committed and free, in percent."""
         if not self.capacity:
             return "unknown"
-        words = [f"{percent(self.part(self.used))} used", f"{percent(self.part(self.reserved))} held"]
+        words = [
+            f"{format_percent(self.part_of(self.used))} used",
+            f"{format_percent(self.part_of(self.reserved))} held",
+        ]
         if self.committed:
-            words.append(f"{percent(self.part(self.committed))} committed")
+            words.append(f"{format_percent(self.part_of(self.committed))} committed")
         free = self.free or 0
-        words.append(f"{percent(self.part(free))} free" if free >= 0 else f"{percent(self.part(-free))} too much")
+        words.append(
+            f"{format_percent(self.part_of(free))} free"
+            if free >= 0
+            else f"{format_percent(self.part_of(-free))} too much"
+        )
         return ", ".join(words)
 
 
@@ -79,15 +158,15 @@ class FleetFigures(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def memory(self) -> Share:
         """Memory of all hosts."""
-        return total(host.memory for host in self.hosts)
+        return sum_shares(host.memory for host in self.hosts)
 
     @property
     def cpu(self) -> Share:
         """Cores of all hosts."""
-        return total(host.cpu for host in self.hosts)
+        return sum_shares(host.cpu for host in self.hosts)
 
 
-def total(shares: Iterable[Share]) -> Share:
+def sum_shares(shares: Iterable[Share]) -> Share:
     """The sum, over those whose capacity is known."""
     listed = [share for share in shares if share.capacity is not None]
     return Share(
@@ -134,8 +213,8 @@ def fleet_of(
                 name=name,
                 zone=view.zone if view else "",
                 group=view.domains.get(shown_by, "") if view else "",
-                memory=_share(host, "memory", in_use, held.get(name), free.get(name, (0, 0))[1]),
-                cpu=_share(host, "cpu", in_use, held.get(name), free.get(name, (0, 0))[0]),
+                memory=_build_share(host, "memory", in_use, held.get(name), free.get(name, (0, 0))[1]),
+                cpu=_build_share(host, "cpu", in_use, held.get(name), free.get(name, (0, 0))[0]),
                 vms=running[name],
                 slots=slots[name],
                 uncovered=missing[name],
@@ -145,7 +224,7 @@ def fleet_of(
     return FleetFigures(hosts=tuple(figures), grouped_by=shown_by, source=source, when=f"{when:%Y-%m-%d %H:%M} UTC")
 
 
-def _share(host: Hypervisor, resource: str, used: Amounts, held: Amounts | None, free: int) -> Share:
+def _build_share(host: Hypervisor, resource: str, used: Amounts, held: Amounts | None, free: int) -> Share:
     capacity = host.effective_capacity()
     amount = None if capacity is None else capacity.get(resource, 0)
     taken, slots = used.get(resource, 0), (held or Amounts()).get(resource, 0)
@@ -153,19 +232,19 @@ def _share(host: Hypervisor, resource: str, used: Amounts, held: Amounts | None,
     return Share(capacity=amount, used=taken, reserved=slots, committed=other)
 
 
-def gib(amount: int) -> str:
+def format_gib(amount: int) -> str:
     """Bytes as GiB or TiB."""
     if abs(amount) >= 10 * 1024 * GIB:
         return f"{amount / (1024 * GIB):,.1f} TiB"
     return f"{amount / GIB:,.0f} GiB" if abs(amount) >= 10 * GIB else f"{amount / GIB:,.1f} GiB"
 
 
-def cores(milli: int) -> str:
+def format_cores(milli: int) -> str:
     """Milli-cores as cores."""
     return f"{milli / 1000:,.0f} cores" if milli % 1000 == 0 or milli >= 100_000 else f"{milli / 1000:,.1f} cores"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A share of one; what is not nothing is not called 0 %, and what is not all is not called 100 %."""
     if 0 < share < 0.01:
         return "below 1 %"
@@ -174,16 +253,16 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
 
-def times(amount: float, least: float) -> str:
+def format_times(amount: float, least: float) -> str:
     """How many times the least."""
     return f"{amount / least:.2f} times" if least else "–"
 
 
-def of_memory(share: Share) -> str:
+def describe_memory(share: Share) -> str:
     """Shares of memory in words, with the capacity."""
-    return f"{share.words()} of {'an unknown amount' if share.capacity is None else gib(share.capacity)}"
+    return f"{share.describe()} of {'an unknown amount' if share.capacity is None else format_gib(share.capacity)}"
 
 
-def of_cpu(share: Share) -> str:
+def describe_cpu(share: Share) -> str:
     """Shares of cpu in words, with the capacity."""
-    return f"{share.words()} of {'an unknown amount' if share.capacity is None else cores(share.capacity)}"
+    return f"{share.describe()} of {'an unknown amount' if share.capacity is None else format_cores(share.capacity)}"

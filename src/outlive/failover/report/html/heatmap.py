@@ -11,18 +11,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from outlive.base.natural import natural_key
-from outlive.base.phrases import count_of
+from outlive.base import count_of, natural_key
 from outlive.failover.report.html.figures import (
     FleetFigures,
     HostFigures,
+    HtmlTable,
     Share,
-    of_cpu,
-    of_memory,
-    percent,
-    total,
+    describe_cpu,
+    describe_memory,
+    format_percent,
+    sum_shares,
 )
-from outlive.failover.report.html.page import Table
 
 LARGE_HOSTS = 240
 """Fleets up to this many hosts are drawn with names."""
@@ -50,7 +49,7 @@ class Cell(NamedTuple):
     mark: str = ""
 
 
-class Group(NamedTuple):
+class DomainGroup(NamedTuple):
     """The hosts of one failure domain."""
 
     name: str
@@ -64,7 +63,7 @@ class HeatMap(NamedTuple):
     size: str
     legend: list[tuple[str, str]]
     """(colour, words); words alone have no colour."""
-    zones: list[tuple[str, list[Group]]]
+    zones: list[tuple[str, list[DomainGroup]]]
 
 
 def heat_map(fleet: FleetFigures, effect: CaseEffect = NO_CASE) -> HeatMap:
@@ -82,18 +81,18 @@ def heat_map(fleet: FleetFigures, effect: CaseEffect = NO_CASE) -> HeatMap:
     small = len(fleet.hosts) > LARGE_HOSTS
     return HeatMap(
         size="small" if small else "large",
-        legend=_legend(fleet, effect, small=small),
+        legend=_build_legend(fleet, effect, small=small),
         zones=[
             (
                 f"Zone {zone}" if zone else "No zone",
-                [_group(fleet, group, hosts, effect, small=small) for group, hosts in groups.items()],
+                [_build_group(fleet, group, hosts, effect, small=small) for group, hosts in groups.items()],
             )
             for zone, groups in zones.items()
         ],
     )
 
 
-def _legend(fleet: FleetFigures, effect: CaseEffect, *, small: bool) -> list[tuple[str, str]]:
+def _build_legend(fleet: FleetFigures, effect: CaseEffect, *, small: bool) -> list[tuple[str, str]]:
     committed = any(host.memory.committed or host.cpu.committed for host in fleet.hosts)
     entries = [
         ("used", "used by VMs"),
@@ -110,21 +109,23 @@ def _legend(fleet: FleetFigures, effect: CaseEffect, *, small: bool) -> list[tup
     return entries
 
 
-def _group(fleet: FleetFigures, group: str, hosts: Sequence[HostFigures], effect: CaseEffect, *, small: bool) -> Group:
+def _build_group(
+    fleet: FleetFigures, group: str, hosts: Sequence[HostFigures], effect: CaseEffect, *, small: bool
+) -> DomainGroup:
     name = f"{fleet.grouped_by} {group}" if group else f"no {fleet.grouped_by}" if fleet.grouped_by else "hosts"
-    memory = total(host.memory for host in hosts)
-    shares = f"memory {memory.words()}"
+    memory = sum_shares(host.memory for host in hosts)
+    shares = f"memory {memory.describe()}"
     if small:
-        free = percent(memory.part(max(0, memory.free or 0)))
+        free = format_percent(memory.part_of(max(0, memory.free or 0)))
         shares = f"{free} of memory free" if memory.capacity else "unknown"
     figures = f"{count_of(len(hosts), 'host')} · {count_of(sum(host.vms for host in hosts), 'VM')} · {shares}"
-    return Group(name, figures, [_cell(host, effect, small=small) for host in hosts])
+    return DomainGroup(name, figures, [_build_cell(host, effect, small=small) for host in hosts])
 
 
-def _cell(host: HostFigures, effect: CaseEffect, *, small: bool) -> Cell:
+def _build_cell(host: HostFigures, effect: CaseEffect, *, small: bool) -> Cell:
     failed, lands = host.name in effect.failed, effect.landing.get(host.name, 0)
     kinds = ["h", *(["x"] if failed else ["t"] if lands else []), *(["u"] if host.uncovered and not failed else [])]
-    (a, b), (c, d) = _ends(host.memory), _ends(host.cpu)
+    (a, b), (c, d) = _bar_ends(host.memory), _bar_ends(host.cpu)
     style, label = f"--a:{a}%;--b:{b}%;--c:{c}%;--d:{d}%", host_text(host, effect)
     if small:
         unknown = host.memory.capacity is None and not failed
@@ -138,42 +139,42 @@ def _cell(host: HostFigures, effect: CaseEffect, *, small: bool) -> Cell:
     return Cell(" ".join(kinds), style, label, name=host.name, note=fate or ", ".join(notes) or figures)
 
 
-def _ends(share: Share) -> tuple[str, str]:
-    used = min(1.0, share.part(share.used))
-    held = min(1.0, share.part(share.used + share.reserved + share.committed))
+def _bar_ends(share: Share) -> tuple[str, str]:
+    used = min(1.0, share.part_of(share.used))
+    held = min(1.0, share.part_of(share.used + share.reserved + share.committed))
     return f"{used * 100:.0f}", f"{held * 100:.0f}"
 
 
 def host_text(host: HostFigures, effect: CaseEffect) -> str:
     """A host in a sentence."""
-    parts = [f"{host.name}: memory {of_memory(host.memory)}", f"CPU {of_cpu(host.cpu)}"]
+    parts = [f"{host.name}: memory {describe_memory(host.memory)}", f"CPU {describe_cpu(host.cpu)}"]
     parts.append(f"{count_of(host.vms, 'VM')}, {count_of(host.slots, 'slot')}")
     if host.uncovered:
         parts.append(f"{count_of(host.uncovered, 'VM')} without the slots they need")
-    return "; ".join([*parts, *(["not in service"] if not host.ready else []), *_fate(host, effect)])
+    return "; ".join([*parts, *(["not in service"] if not host.ready else []), *_describe_fate(host, effect)])
 
 
-def _fate(host: HostFigures, effect: CaseEffect) -> list[str]:
+def _describe_fate(host: HostFigures, effect: CaseEffect) -> list[str]:
     if host.name in effect.failed:
         return ["fails"]
     lands = effect.landing.get(host.name, 0)
     return [f"{count_of(lands, 'VM')} {'restarts' if lands == 1 else 'restart'} here"] if lands else []
 
 
-def hosts_table(fleet: FleetFigures, effect: CaseEffect = NO_CASE) -> Table:
+def hosts_table(fleet: FleetFigures, effect: CaseEffect = NO_CASE) -> HtmlTable:
     """The same as figures."""
     group = fleet.grouped_by.capitalize() or "Group"
     rows = []
     for host in fleet.hosts:
-        words = _fate(host, effect)
+        words = _describe_fate(host, effect)
         if host.name not in effect.failed:
             words += [f"{host.uncovered:,} without slots"] if host.uncovered else []
             words += [] if host.ready else ["not in service"]
         rows.append(
             (
                 *(host.name, host.zone, host.group, f"{host.vms:,}", f"{host.slots:,}"),
-                *(of_memory(host.memory), of_cpu(host.cpu), "; ".join(words)),
+                *(describe_memory(host.memory), describe_cpu(host.cpu), "; ".join(words)),
             )
         )
     columns = ("Host", "Zone", group, "VMs", "Slots", "Memory", "CPU", "What happens")
-    return Table("Hosts", columns, rows, numbers=("VMs", "Slots"))
+    return HtmlTable("Hosts", columns, rows, numbers=("VMs", "Slots"))

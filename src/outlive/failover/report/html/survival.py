@@ -10,12 +10,12 @@ import msgspec
 from outlive.failover.analysis.questions import (
     Question,
     any_units,
+    count_vms,
     lost_text,
-    names,
+    render_case,
+    render_whichever,
     survive_sentences,
     units_text,
-    vms,
-    whichever,
 )
 from outlive.failover.analysis.survival import (
     CaseResult,
@@ -25,9 +25,17 @@ from outlive.failover.analysis.survival import (
     LostReason,
     Method,
 )
-from outlive.failover.report.html.figures import FleetFigures, fleet_of, of_memory
+from outlive.failover.report.html.figures import (
+    Bar,
+    Card,
+    FleetFigures,
+    HtmlTable,
+    Word,
+    describe_memory,
+    fleet_of,
+    render,
+)
 from outlive.failover.report.html.heatmap import NO_CASE, CaseEffect, heat_map, hosts_table
-from outlive.failover.report.html.page import Bar, Card, Table, Word, render
 from outlive.failover.snapshot import Snapshot, coverage_of
 
 LOST_SHOWN = 200
@@ -51,21 +59,15 @@ def survival_picture(
     """The report of a question about failures, with the case in question or the worst one shown."""
     uncovered = {one.vm: one.host for one in coverage_of(gathered, gathered.observation.slots).uncovered}
     fleet = fleet_of(gathered, uncovered, source=source, when=when, domain=question.unit)
-    return survival_report(fleet, question, result, _shown(given, result))
-
-
-def _shown(given: FailuresInput, result: FailuresResult) -> ShownCase | None:
     case = given.cases[0] if given.cases else result.worst[0].case if result.worst else None
-    if case is None:
-        case = result.lost[0].case if result.lost else None
-    if case is None:
-        return None
-    hosts = {host.name for host in given.hosts} | {vm.host for vm in given.vms}
-    return ShownCase(
-        case=case,
-        hosts=frozenset(host for host in hosts if given.units.get(host, host) in case),
-        result=Cases(given).result(case),
-    )
+    if case is None and result.lost:
+        case = result.lost[0].case
+    shown = None
+    if case is not None:
+        hosts = {host.name for host in given.hosts} | {vm.host for vm in given.vms}
+        failed = frozenset(host for host in hosts if given.units.get(host, host) in case)
+        shown = ShownCase(case=case, hosts=failed, result=Cases(given).examine(case))
+    return survival_report(fleet, question, result, shown)
 
 
 def survival_report(
@@ -77,49 +79,48 @@ def survival_report(
     map_title = "Hosts"
     if shown is not None:
         effect = CaseEffect(failed=shown.hosts, landing=Counter(one.host for one in shown.result.landing))
-        map_title = "The case" if question.cases else f"The worst case: {names(shown.case)}"
+        map_title = "The case" if question.cases else f"The worst case: {render_case(shown.case)}"
+    what = render_case(question.cases[0]) if question.cases else any_units(result.failures, question.unit)
+    verb = "fails" if (len(question.cases[0]) if question.cases else result.failures) == 1 else "fail"
     return render(
         "survival.html",
         fleet,
-        title=_title(question, result),
+        title=f"What if {what} {verb}?",
         good=result.holds,
         verdict=verdict,
         more=" ".join(more),
-        cards=_cards(result, question.unit, named=bool(question.cases)),
+        cards=_build_cards(result, question.unit, named=bool(question.cases)),
         map=heat_map(fleet, effect),
         map_title=map_title,
         map_about=_map_about(fleet, shown),
-        worst=_worst(result),
-        lost=_lost(result),
-        landing=_landing(shown) if shown is not None else None,
+        worst=_worst_table(result),
+        lost=_lost_table(result),
+        landing=_landing_table(shown) if shown is not None else None,
         hosts=hosts_table(fleet, effect),
     )
 
 
-def _title(question: Question, result: FailuresResult) -> str:
-    what = names(question.cases[0]) if question.cases else any_units(result.failures, question.unit)
-    verb = "fails" if (len(question.cases[0]) if question.cases else result.failures) == 1 else "fail"
-    return f"What if {what} {verb}?"
-
-
 def _map_about(fleet: FleetFigures, shown: ShownCase | None) -> str:
-    words = [f"Memory of the fleet: {of_memory(fleet.memory)}."]
+    words = [f"Memory of the fleet: {describe_memory(fleet.memory)}."]
     if shown is not None:
         result = shown.result
         contested = sum(one.contested for one in result.landing)
-        lost = f"; {vms(len(result.lost))} have none" if result.lost else ""
-        words.append(f"{vms(len(result.landing) - contested)} restart in slots of their own{lost}.")
+        lost = f"; {count_vms(len(result.lost))} have none" if result.lost else ""
+        words.append(f"{count_vms(len(result.landing) - contested)} restart in slots of their own{lost}.")
         if contested:
-            words.append(f"{vms(contested)} of these may take a slot that others have a claim to as well.")
+            words.append(f"{count_vms(contested)} of these may take a slot that others have a claim to as well.")
     return " ".join(words)
 
 
-def _cards(result: FailuresResult, unit: str, *, named: bool) -> list[Card]:
+def _build_cards(result: FailuresResult, unit: str, *, named: bool) -> list[Card]:
     cards = []
     if not named:
         fails = units_text(result.failures, unit)
         how = "every one was examined" if result.method is Method.ENUMERATION else "known without examining each"
-        cards += [Card("Fail at once", fails, whichever(result.failures)), Card("Cases", f"{result.cases:,}", how)]
+        cards += [
+            Card("Fail at once", fails, render_whichever(result.failures)),
+            Card("Cases", f"{result.cases:,}", how),
+        ]
     cards.append(Card("VMs go down", f"{result.affected:,}", "that need slots" if named else "in all cases together"))
     if result.method is not Method.TOLERANCE or result.holds:
         share = f"of {result.affected:,}" if result.affected else ""
@@ -133,7 +134,7 @@ def _cards(result: FailuresResult, unit: str, *, named: bool) -> list[Card]:
     return cards
 
 
-def _worst(result: FailuresResult) -> Table | None:
+def _worst_table(result: FailuresResult) -> HtmlTable | None:
     rows = []
     for one in result.worst:
         share = one.lost / one.affected
@@ -141,31 +142,33 @@ def _worst(result: FailuresResult) -> Table | None:
         rows.append((", ".join(one.case), f"{one.affected:,}", f"{one.lost:,}", bar))
     columns = ("These fail", "VMs go down", "Without a slot", "Share")
     numbers = ("VMs go down", "Without a slot")
-    return Table("The cases that lose most VMs", columns, rows, numbers=numbers) if rows else None
+    return HtmlTable("The cases that lose most VMs", columns, rows, numbers=numbers) if rows else None
 
 
-def _lost(result: FailuresResult) -> Table | None:
+def _lost_table(result: FailuresResult) -> HtmlTable | None:
     first = {one.vm: one for one in reversed(result.lost)}
     shown = [first[vm] for vm in sorted(first)][:LOST_SHOWN]
     rows = [
         (
-            *(one.vm, one.host, names(one.case)),
+            *(one.vm, one.host, render_case(one.case)),
             Word("warn" if one.reason is LostReason.CONTESTED else "bad", one.reason.value),
             *(f"{one.required}", lost_text(one)),
         )
         for one in shown
     ]
-    note = f"{len(shown):,} of {vms(result.lost_vms)}, each with one case." if len(shown) < result.lost_count else ""
+    note = (
+        f"{len(shown):,} of {count_vms(result.lost_vms)}, each with one case." if len(shown) < result.lost_count else ""
+    )
     columns = ("VM", "Host", "When these fail", "Reason", "Slots needed", "What is left")
     caption, prose = "VMs without a slot of their own", ("What is left",)
-    return Table(caption, columns, rows, numbers=("Slots needed",), prose=prose, note=note) if rows else None
+    return HtmlTable(caption, columns, rows, numbers=("Slots needed",), prose=prose, note=note) if rows else None
 
 
-def _landing(shown: ShownCase) -> Table | None:
+def _landing_table(shown: ShownCase) -> HtmlTable | None:
     listed = shown.result.landing
     rows = [
         (one.vm, one.source, one.host, one.slot, "contested" if one.contested else "its own")
         for one in listed[:LANDING_SHOWN]
     ]
     note = f"The first {LANDING_SHOWN:,} of {len(listed):,}." if len(listed) > LANDING_SHOWN else ""
-    return Table("Restarts", ("VM", "From", "To", "Slot", "The slot is"), rows, note=note) if rows else None
+    return HtmlTable("Restarts", ("VM", "From", "To", "Slot", "The slot is"), rows, note=note) if rows else None

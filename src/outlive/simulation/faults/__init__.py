@@ -1,1 +1,0 @@
-"""The faults of seeds: what may happen, by accident and by somebody's will, and when it does."""
