@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import re
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,11 +19,13 @@ from typing import Any
 
 import pytest
 from lab import guest
+from tests.conformance.claims import until
 from tests.conformance.ports.real_libvirt import RealHypervisors, real_hosts, two_hosts
 from tests.conformance.ports.test_hypervisor import POST_COPY, in_post_copy
 from tests.support.loops import run_real
 
 from outlive.base import Refused, Unavailable, Unknown
+from outlive.drivers.libvirt import DomainRun, LibvirtHypervisor, LibvirtSettings, Qmp, Sending
 from outlive.node.ports import Domain, DomainState, MigrationSettings
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec, complete_vm
 
@@ -28,6 +34,8 @@ COUNT = re.compile(r"count (\d+) run=(\S+)\s")
 """A whole line: the guest may be about to write the next one."""
 LIMIT_S = 180.0
 CUT_TRIES = 5
+MEASURED = 5
+CALLED_OFF = 150
 BEYOND_MS = 50.0
 """The gap in the guest's counting beyond QEMU's own downtime, where the machine is otherwise idle."""
 
@@ -431,6 +439,62 @@ def test_post_copy_of_which_nothing_more_arrives_is_ended_by_its_source(follows:
             return True
 
     run_real(until_cut(played), limit_s=LIMIT_S)
+
+
+def test_a_guest_whose_move_is_called_off_just_as_it_is_stopped_runs_on() -> None:
+    """QEMU alone, on a busy processor, sends to nobody: the moment is met in one of some fifty tries."""
+    chance = random.Random(35)
+
+    async def story(folder: str) -> None:
+        driver = LibvirtHypervisor(LibvirtSettings(folder=f"{folder}/runs"))
+        run = DomainRun(vm="vm-1", run_id="r1", epoch=1, creator=0, creator_started="")
+        driver.runs.claim(run)
+        pinned = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
+        words = [*pinned, "qemu-system-x86_64", "-accel", "tcg", "-m", "16", "-nodefaults", "-display", "none"]
+        sockets = [driver.runs.socket_path("vm-1", "r1", name) for name in ("qmp", "watch")]
+        for path in sockets:
+            words += ["-qmp", f"unix:{path},server=on,wait=off"]
+        qemu = await asyncio.create_subprocess_exec(*words, stderr=subprocess.DEVNULL)
+        busy = await asyncio.create_subprocess_exec(*pinned, sys.executable, "-c", "while True: pass")
+        nobody = await asyncio.start_unix_server(forget, f"{folder}/nobody")
+        try:
+            await until(Path(sockets[-1]).exists, "QEMU listens")
+            qmp = await Qmp.open(sockets[0])
+            stops = [{"capability": name, "state": True} for name in ("pause-before-switchover", "events")]
+            await qmp("migrate-set-capabilities", capabilities=stops)
+            took_s: list[float] = []
+            for attempt in range(CALLED_OFF):
+                driver.runs.mark_moving("vm-1", Sending(0, "dead"))
+                began_s = time.monotonic()
+                await qmp("migrate", uri=f"unix:{folder}/nobody")
+                await qmp("stop")
+                if attempt < MEASURED:
+                    while (await qmp("query-migrate")).get("status") != "pre-switchover":
+                        await qmp.wait_event(LIMIT_S)
+                        qmp.events.clear()
+                    took_s.append(time.monotonic() - began_s)
+                else:
+                    await asyncio.sleep(max(took_s) * chance.uniform(0, 1))
+                await driver.moves.call_off(run)
+                assert (await qmp("query-status"))["running"], f"attempt {attempt}"
+                assert driver.runs.find_sending("vm-1") is None
+            qmp.close()
+        finally:
+            for process in (qemu, busy):
+                process.kill()
+                await process.wait()
+            nobody.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        run_real(story(folder), limit_s=LIMIT_S)
+
+
+async def forget(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Take what is sent, and keep nothing."""
+    with contextlib.suppress(OSError):
+        while await reader.read(1 << 20):
+            pass
+    writer.close()
 
 
 def test_a_live_move_that_gets_no_nearer_to_its_end_is_called_off() -> None:

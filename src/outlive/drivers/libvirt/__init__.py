@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from outlive.drivers.libvirt.migration import Pace, has_connection
     from outlive.drivers.libvirt.places import check_paths
     from outlive.drivers.libvirt.processes import MARK, GuestProcess, Processes, Scans, format_mark, kill, receives
+    from outlive.drivers.libvirt.qmp import Qmp
     from outlive.drivers.libvirt.runs import POST_COPY, DomainRun, Runs, Sending
     from outlive.drivers.libvirt.service import LibvirtService
     from outlive.drivers.libvirt.settings import LibvirtSettings, unreachable_reason

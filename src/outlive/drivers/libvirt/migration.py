@@ -270,6 +270,8 @@ class Moves:
             if not move.sent and not called_off and (why := _cancel_reason(move, tuning, loop.time() > end, stands_s)):
                 called_off = why
                 await qmp("migrate_cancel")
+            elif status == "cancelling":
+                await _end_cancelling(qmp)
             elif status == "pre-switchover" and not called_off and not move.sent:
                 called_off = await self._send_last_part(qmp, move, run, tuning, listens)
             elif tuning.post_copy and status == "active" and not called_off and not move.stopped:
@@ -337,6 +339,8 @@ class Moves:
                 if status in ("setup", "active", "pre-switchover"):
                     with contextlib.suppress(Refused):
                         await qmp("migrate_cancel")
+                elif status == "cancelling":
+                    await _end_cancelling(qmp)
                 await asyncio.sleep(CALL_OFF_S)
         finally:
             qmp.close()
@@ -432,6 +436,16 @@ async def _has_arrived(qmp: Qmp) -> bool:
             return True
         await asyncio.sleep(ARRIVED_S)  # the guest stands still
     return False
+
+
+async def _end_cancelling(qmp: Qmp) -> None:
+    """Let a move end that is being cancelled.
+
+    QEMU (seen with 7.2) that is told to cancel just as it stops the guest for the last part misses it: it waits to be
+    continued for ever, and the guest stands still. Continued while it is "cancelling", it sends nothing and ends.
+    """
+    with contextlib.suppress(Refused):  # it has ended meanwhile
+        await qmp("migrate-continue", state="cancelling")
 
 
 async def _run_on(qmp: Qmp) -> None:
